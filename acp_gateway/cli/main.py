@@ -81,6 +81,7 @@ COMMANDS: Final = {
     "status": ("gateway.status", "status"),
     "token": ("tokens", "token"),
     "up": ("gateway.up", "up"),
+    "usage": ("gateway.usage", "usage"),
     "watch": ("client.watch", "watch"),
 }
 """Commands besides `connect`: the module of this package and the name there, imported when the command is run."""
@@ -94,7 +95,7 @@ SECTIONS: Final = {
         *("token", "share", "open", "rules", "certs", "audit"),
     ),
     "On the laptop": (
-        *("pair", "join", "connect", "ping", "sessions", "watch", "chat", "prompt", "cp", "forward", "export"),
+        *("pair", "join", "connect", "ping", "sessions", "usage", "watch", "chat", "prompt", "cp", "forward", "export"),
     ),
     "On both": ("completion", "files", "paths"),
     "For support, and for authors of agents and clients": (

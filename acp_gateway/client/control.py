@@ -16,7 +16,7 @@ from acp_gateway.client.dialing import Destination, dial, explain_silence, refus
 from acp_gateway.config.listeners import PublicUrl
 from acp_gateway.errors import ProtocolError, TooOld, Unreachable, UsageError
 from acp_gateway.gateway.session_api.output import CHANGED, REMOVED
-from acp_gateway.gateway.session_api.requests import EXPORT, LIST, REMOVE_WORKTREE, SEARCH, TRY_RULES
+from acp_gateway.gateway.session_api.requests import EXPORT, LIST, REMOVE_WORKTREE, SEARCH, TRY_RULES, USAGE
 from acp_gateway.printable import printable
 from acp_gateway.protocol.jsonrpc import METHOD_NOT_FOUND
 from acp_gateway.protocol.methods import OPEN
@@ -313,6 +313,63 @@ def found_rows(found: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
         )
         for one in found
     ]
+
+
+_Number = Annotated[int, Meta(ge=0, lt=2**53)]
+
+
+class _Spent(msgspec.Struct, rename="camel"):
+    costs: dict[str, Annotated[float, Meta(ge=0, lt=1e15)]]
+    turns: _Number
+    tokens: _Number
+    input: _Number
+    output: _Number
+    cached_read: _Number
+    cached_write: _Number
+
+
+class _SpentRow(_Spent):
+    key: str
+    title: str | None = None
+    machine: str | None = None
+
+
+class _Usage(msgspec.Struct):
+    rows: Annotated[list[_SpentRow], Meta(max_length=10_000)]
+    total: _Spent
+    more: _Number = 0
+    missing: list[str] = []
+
+
+@dataclass(frozen=True, slots=True)
+class UsageAnswer:
+    """Sums of the costs of sessions at a gateway."""
+
+    rows: list[dict[str, Any]]
+    """Sums: `key`, `costs` by currency, the numbers of `turns`, `tokens`, `input`, `output`, `cachedRead` and
+    `cachedWrite`, and `title` and `machine`, which may be None."""
+    total: dict[str, Any]
+    """The same members but the last three, of all."""
+    more: int = 0
+    """Number of further sums."""
+    missing: tuple[str, ...] = ()
+    """Nodes of the gateway that did not answer."""
+
+
+async def usage(destination: Destination, by: str, since: str, *, time_limit: float) -> UsageAnswer:
+    """Return what sessions have cost since a day, in ISO 8601, with those of nodes.
+
+    `by` is one of `session_api.requests.SUMS_BY`. `time_limit` and errors are those of `request`.
+    """
+    params = {"by": by, "since": since, "nodes": True}
+    return read_usage(destination, await request(destination, USAGE, params, time_limit=time_limit))
+
+
+def read_usage(destination: Destination, result: Any) -> UsageAnswer:
+    """Return what is in the result of `gateway/usage`. Raises `ProtocolError`."""
+    told = _read(destination, result, _Usage)
+    rows: list[dict[str, Any]] = [msgspec.to_builtins(row) for row in told.rows]
+    return UsageAnswer(rows, msgspec.to_builtins(told.total), told.more, tuple(told.missing))
 
 
 EXPORT_SIZE: Final = 256 * 1024 * 1024

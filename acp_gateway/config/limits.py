@@ -1,10 +1,42 @@
 """The options of `[limits]`, each with its default and where the number comes from."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from decimal import Decimal
+from typing import Annotated, ClassVar, Final, NamedTuple
 
-from acp_gateway.config.schema import Count, Derived, Fixed, Seconds, SecondsOrNever, Share, Size
+from acp_gateway.config.schema import Count, Derived, Entry, Fixed, Seconds, SecondsOrNever, Share, Size
+
+_BUDGET: Final = re.compile(r"(\d{1,9}(?:\.\d{1,6})?) ([A-Z]{3})|(\d{1,9})([kM]?) tokens", re.ASCII)
+
+_FACTORS: Final = {"": 1, "k": 1000, "M": 1_000_000}
+
+
+class Budget(NamedTuple):
+    """An amount that may be spent."""
+
+    unit: str
+    """A currency, or `tokens`."""
+    amount: int
+    """Millionths of a currency, or tokens."""
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def read_budget(entry: Entry) -> Budget:
+    """Read money of one currency, or a number of tokens. Raises `ConfigError`."""
+    found = _BUDGET.fullmatch(entry.value) if isinstance(entry.value, str) else None
+    expected = 'an amount, such as "20 USD" or "5M tokens"'
+    if found is None:
+        raise entry.expected_word(expected)
+    money, currency, tokens, factor = found.groups()
+    amount = int(Decimal(money) * 1_000_000) if currency else int(tokens) * _FACTORS[factor]
+    if amount == 0:
+        raise entry.error(f'expected {expected}, found "{entry.value}"')
+    return Budget(currency or "tokens", amount, entry.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +173,14 @@ class LimitsSection:
     """Maximum bytes of a request that the gateway reads, except prompts: `initialize`, `authenticate` and those
     of `session/`. They have a few kilobytes, MCP servers with their environment included. A larger one is refused;
     reading one takes up to 100 ms per MiB, during which the gateway does nothing else."""
+
+    cost_per_day: Annotated[Budget, read_budget] | None = None
+    """Amount, such as `"20 USD"` or `"5M tokens"`, that all sessions together may cost in a day, as agents tell it;
+    beyond it, the owner of a session is asked before its next prompt."""
+
+    cost_per_identity: Annotated[Budget, read_budget] | None = None
+    """Amount, such as `"5 USD"` or `"500k tokens"`, that the sessions of one identity may cost in a day, as agents tell
+    it; beyond it, the owner of a session is asked before its next prompt."""
 
     decision_size: Fixed[Size] = 64 * 1024
     """Maximum bytes of a response to a permission or an elicitation: some ten pages of text in a form. A larger one is

@@ -167,6 +167,8 @@ class AgentRequest:
         """True if the `permission_waiting` hook has fired."""
         self.former_recipients: deque[FormerRecipient] = deque(maxlen=MAX_REMEMBERED)
         """Clients that have gone and had the request: identity, name of the link, and the id on it."""
+        self.then: Callable[[bytes], None] | None = None
+        """Takes the response of a request that the gateway itself has made, which is for no guest."""
         self.hides: AgentRequest | None = None
         """The request in whose place this one is shown."""
         self._options: dict[str, Option] | None = None
@@ -355,6 +357,8 @@ class AgentRequests:
     def forward(self, request: AgentRequest, clients: Iterable[Client]) -> None:
         """Forward a request to clients that do not have it yet."""
         for client in clients:
+            if request.then is not None and client.reach.guest:
+                continue
             if client not in request.forwarded_ids and client not in request.declined:
                 minted = client.mint_id()
                 self._ask(request, client, minted)
@@ -427,6 +431,10 @@ class AgentRequests:
 
     def settle(self, request: AgentRequest, response: bytes, client: Client | None = None) -> None:
         """Send the agent its response, of a client if one has decided, and cancel the request at all recipients."""
+        if request.then is not None:
+            self._close(request)
+            request.then(response)
+            return
         if client is not None and request.translate is not None:
             response = request.translate(client, response)
         self._out.agent(response)

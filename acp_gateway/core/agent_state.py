@@ -15,7 +15,7 @@ from acp_gateway.core.agent_requests import AgentRequests, Unattended
 from acp_gateway.core.mcp_servers import McpConnections
 from acp_gateway.core.output import Outgoing
 from acp_gateway.core.process import OpenRequests, Process
-from acp_gateway.core.requests import ErrorObject, LostErrors
+from acp_gateway.core.requests import ErrorObject, Exceeded, LostErrors
 from acp_gateway.core.sessions.own_meta import Rejoin
 from acp_gateway.core.sessions.registry import Registry, Unopened
 from acp_gateway.core.sessions.session import Client, Request, Session, SessionReach, Transit
@@ -53,6 +53,10 @@ class Policy:
     """Version of the gateway, for agents."""
     rules: Callable[[], Sequence[Rule]] = tuple
     """Returns the rules for permissions in force, the first ones first."""
+    exceeded: Callable[[str], Exceeded | None] = lambda _: None
+    """Returns the limit on costs that an account has reached, or all together have."""
+    allow_more: Callable[[str], object] = lambda _: None
+    """Allows as much again of what `exceeded` returns for an account."""
 
     @property
     def shared(self) -> bool:

@@ -163,6 +163,7 @@ class Multiplexer:
         while translated:
             client, text = translated.popleft()
             self._receive(client, jsonrpc.parse(text))
+        self._turns.consent.tidy()
         if self._agent.waiting.changed_queues:
             self._agent.news.tell_queues(self._agent.waiting.changed_queues)
             self._agent.waiting.changed_queues.clear()

@@ -54,6 +54,18 @@ class ErrorObject(NamedTuple):
     data: dict[str, Any] | None = None
 
 
+class Exceeded(NamedTuple):
+    """A limit on costs that was reached."""
+
+    option: str
+    limit: str
+    """Its value, as a person reads it."""
+    spent: str
+
+    def __str__(self) -> str:
+        return f"{self.option} ({self.limit} a day) is reached: {self.spent} today"
+
+
 class TurnOutcome(NamedTuple):
     """The end of a turn."""
 

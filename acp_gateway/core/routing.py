@@ -143,6 +143,8 @@ class Routing:
         # A sub-agent's mode is not the session's.
         own = message.session == session.id
         state = message.update if own and message.update in methods.STATE_UPDATES else None
+        if state == "usage_update":
+            session.archive.meter(session, "total", message)
         if session.transit is not None and session.transit.takes(message, state):
             return True
         is_shown = state is None and message.update != ORIGINAL

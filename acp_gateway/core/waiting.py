@@ -33,6 +33,8 @@ class Until(enum.Enum):
     """A directory check is done; the first of its requests is the one that names the directories."""
     TURN_FREE = enum.auto()
     """The running turns of a session have ended; only prompts wait for it, also without their clients."""
+    CONSENT = enum.auto()
+    """A person has said whether the next prompt of a session is sent; likewise."""
 
 
 Key: TypeAlias = Session | DirectoryCheck | str | None
@@ -49,6 +51,9 @@ class Event(NamedTuple):
 Objection: TypeAlias = ErrorObject | Event
 """Answer to a request that can't go on: its refusal, or the event after which it is judged again."""
 
+
+_ALONE: Final = frozenset({Until.TURN_FREE, Until.CONSENT})
+"""Events for which prompts wait whose clients have gone."""
 
 _FOLLOWED: Final = frozenset({Until.DIRECTORIES_CHECKED, Until.JOURNAL_LOADED})
 """Events of openings, which later requests for the same session follow."""
@@ -155,7 +160,7 @@ class Waiting:
         """
         for request in client.requests.values():
             event = self._events.get(request)
-            if event is not None and (event.until is not Until.TURN_FREE or client.reach.guest):
+            if event is not None and (event.until not in _ALONE or client.reach.guest):
                 self._drop(request)
 
     def clear(self, but: Until | None = None) -> None:

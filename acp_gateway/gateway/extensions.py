@@ -10,7 +10,7 @@ if TYPE_CHECKING:  # A gateway without nodes does not import their modules.
     from acp_gateway.gateway.node_directory import NodeDirectory
     from acp_gateway.gateway.node_places import Place
     from acp_gateway.gateway.search.elsewhere import FoundAtNodes
-    from acp_gateway.gateway.sessions.elsewhere import ListedAtNodes
+    from acp_gateway.gateway.sessions.elsewhere import ListedAtNodes, SpentAtNodes
     from acp_gateway.protocol.jsonrpc import RawId
     from acp_gateway.transports.http.server import HttpConnection, Request
     from acp_gateway.transports.maintained import MaintainedStream
@@ -73,6 +73,8 @@ if TYPE_CHECKING:  # A gateway without nodes does not import their modules.
         ) -> FoundAtNodes: ...
 
         async def export(self, access: Access, name: str, form: str, *, redacted: bool) -> bytes | None: ...
+
+        async def usage(self, access: Access, reach: SessionReach, wanted: Mapping[str, Any]) -> SpentAtNodes: ...
 
     class Lend(Protocol):
         """Lets a node lend a connection; see `acp_gateway.nodes.lent`."""

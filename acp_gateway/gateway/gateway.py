@@ -26,6 +26,8 @@ from acp_gateway.gateway.agent.process import Agent, Spawner
 from acp_gateway.gateway.agent.startup import AgentRunner, DialAgent
 from acp_gateway.gateway.browsers import browsers_of, end_expired_browsers
 from acp_gateway.gateway.connections import Connections
+from acp_gateway.gateway.costs.spending import Amounts
+from acp_gateway.gateway.costs.todays_spending import TodaysSpending
 from acp_gateway.gateway.events.audit import NO_AUDIT, Audit, AuditThrottle
 from acp_gateway.gateway.events.hooks import Hooks
 from acp_gateway.gateway.events.recording import Recording, Tape
@@ -234,8 +236,10 @@ class Gateway:
         self.readiness = Readiness(
             settings.state_dir, tokens, self.browsers, lambda: self.storage.problem, self.extensions
         )
+        self.spending = TodaysSpending(lambda: self.config.limits)
+        """Amounts that were spent today."""
         journals = settings.journal_storage == "disk"
-        self._archive = StoredArchive(self.storage, journals=journals)
+        self._archive = StoredArchive(self.storage, journals=journals, spent=self._note_spent)
         self.changes = SessionChanges(self._archive)
         """Changes of sessions, for programs that show them."""
         self.registry = Registry(default_identity(settings.state_dir), self.changes, secrets.token_hex(8))
@@ -275,6 +279,7 @@ class Gateway:
             hooks=self._hooks,
             metrics=self.metrics,
             worktrees=Worktrees(lambda: self.config, jobs),
+            spending=self.spending,
         )
         self.admissions = Authorizer(config, self.registry, self.storage, self.extensions, own_id, tokens.has_identity)
         """Judges what connections ask for."""
@@ -307,6 +312,8 @@ class Gateway:
                 session.workspace = containing(session.cwd, self.services.workspaces(session.agent))
             session.account = self.tokens.account_of(session.owner)
             self.registry.restore(session)
+        for owner, amounts in self.storage.spent_before.items():
+            self.spending.add(self.tokens.account_of(owner), amounts)
         # Hubs have something to write until the last of them has ended.
         writing = trio.CancelScope(shield=True)
         async with trio.open_nursery() as writers:
@@ -325,6 +332,10 @@ class Gateway:
             finally:
                 self._nursery = None
                 writing.cancel()
+
+    def _note_spent(self, session: Session, amounts: Amounts) -> None:
+        self.metrics.count_spent(session.agent, amounts)
+        self.spending.add(session.account, amounts)
 
     def start_task(self, work: Callable[[Unpack[Args]], Awaitable[None]], /, *args: *Args) -> None:
         """Run `work(*args)` beside the hubs, until it ends or the gateway does. It must not raise."""

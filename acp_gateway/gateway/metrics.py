@@ -6,12 +6,13 @@ connections, are not counted here but read when the metrics are.
 
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, get_args
 
 from acp_gateway.core.output import AuditEvent, HookEvent
 from acp_gateway.core.traffic import Traffic
 from acp_gateway.errors import LinkExpired, LinkGone, TooFarBehind
+from acp_gateway.gateway.costs.spending import TURNS, UNITS
 from acp_gateway.gateway.hub.agent_supervisor import End
 from acp_gateway.gateway.hub.attachment import EXPIRED, TOO_SLOW, Disconnect
 from acp_gateway.transports.streams import CloseReason
@@ -30,6 +31,14 @@ WAIT_BOUNDS: Final = (1.0, 3.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 3600.0, 14400.0
 
 LAG_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 """Seconds: an idle event loop is late by less than the first."""
+
+MOST_CURRENCIES: Final = 8
+"""Maximum currencies that are counted of one agent: agents name them, and each is a series."""
+
+KINDS: Final = ("total", "input", "output", "cached_read", "cached_write")
+"""Kinds of tokens, in the order of their units."""
+
+_KINDS: Final = dict(zip((unit for unit in UNITS if unit != TURNS), KINDS, strict=True))
 
 LATEST_LAGS: Final = 5
 """Number of values, one a second, whose maximum other gateways are told: as many seconds as between two lists.
@@ -87,6 +96,10 @@ class Metrics:
         """Seconds from a request for a decision to the decision, by agent."""
         self.rule_decisions: Counter[tuple[str, str]] = Counter()
         """Permission requests that a rule has decided, by agent, and whether it allows or denies."""
+        self.tokens: Counter[tuple[str, str]] = Counter()
+        """By agent and kind."""
+        self.costs: dict[str, Counter[str]] = {}
+        """Money in millionths, by agent and currency."""
         self.agent_starts: Counter[str] = Counter()
         self.agent_exits: Counter[tuple[str, str]] = Counter()
         """By agent, and by how it ended."""
@@ -108,6 +121,7 @@ class Metrics:
             self.turn_seconds.setdefault(name, Histogram(TURN_BOUNDS))
             self.decision_wait.setdefault(name, Histogram(WAIT_BOUNDS))
             self.rule_decisions.update({(name, kind): 0 for kind in ("allow", "deny")})
+            self.tokens.update({(name, kind): 0 for kind in KINDS})
             self.agent_starts.update({name: 0})
             self.agent_exits.update({(name, how): 0 for how in (*get_args(End), NOT_STARTED)})
 
@@ -142,6 +156,15 @@ class Metrics:
             if "rule" in event.details:
                 allows = event.details["optionKind"] == "allow_once"
                 self.rule_decisions[event.details["agent"], "allow" if allows else "deny"] += 1
+
+    def count_spent(self, agent: str, amounts: Mapping[str, int]) -> None:
+        """Count what a session of an agent has cost in addition."""
+        costs = self.costs.setdefault(agent, Counter())
+        for unit, amount in amounts.items():
+            if unit in _KINDS:
+                self.tokens[agent, _KINDS[unit]] += amount
+            elif unit != TURNS and (unit in costs or len(costs) < MOST_CURRENCIES):
+                costs[unit] += amount
 
     def count_detached(self, disconnect: Disconnect | None) -> None:
         """Count the end of a client; None if the gateway stops."""

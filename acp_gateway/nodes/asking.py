@@ -1,10 +1,11 @@
-"""Asks nodes for a client of this gateway: for sessions, for what is found in them, and for a file of one.
+"""Asks nodes for a client of this gateway: for sessions, what they have cost, what is found in them, and a file of one.
 
 Each question is a control connection of its own, with a claim for the client, so the node decides what is told. What it
 has told is checked here: another machine has written it.
 """
 
 import secrets
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -15,21 +16,30 @@ import trio
 from msgspec import Raw
 
 from acp_gateway.acp.reading import ABSENT, Shape
-from acp_gateway.client.control import Listing, exchange, exchange_text, read_found, read_listing
+from acp_gateway.client.control import (
+    Listing,
+    UsageAnswer,
+    exchange,
+    exchange_text,
+    read_found,
+    read_listing,
+    read_usage,
+)
 from acp_gateway.client.dialing import Destination, upgrade
 from acp_gateway.config.addresses import parse_address
 from acp_gateway.config.nodes import SEPARATOR, split_name
 from acp_gateway.core.sessions.session import SessionReach
 from acp_gateway.errors import AccessError, Busy, GatewayError, Unauthorized, Unreachable
 from acp_gateway.gateway.access import Access
+from acp_gateway.gateway.costs.spending import amounts_of
 from acp_gateway.gateway.events.audit import AuditThrottle
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.node_directory import ID_SIZE, NodeDirectory
 from acp_gateway.gateway.search.elsewhere import FoundAtNodes, FoundElsewhere
 from acp_gateway.gateway.search.service import MOST_FOUND
 from acp_gateway.gateway.search.texts import SNIPPET
-from acp_gateway.gateway.session_api.requests import EXPORT, LIST, SEARCH
-from acp_gateway.gateway.sessions.elsewhere import ListedAtNodes
+from acp_gateway.gateway.session_api.requests import EXPORT, LIST, SEARCH, USAGE
+from acp_gateway.gateway.sessions.elsewhere import ListedAtNodes, SpentAtNodes
 from acp_gateway.made.ports import MOST_TOLD, NAME_SIZE
 from acp_gateway.nodes.door import NodeAdmission
 from acp_gateway.nodes.reaching import ENDPOINT, Reach, said_to_node
@@ -206,6 +216,22 @@ class NodeQuestions:
         listing = read_listing(*await self._ask(name, access, LIST, {"all": True, "limit": most, **wanted}))
         sessions = [it for it in listing.sessions if len(it["sessionId"]) <= ID_SIZE]
         return replace(listing, sessions=sessions[-most:], more=listing.more + len(sessions[:-most]))
+
+    async def usage(self, access: Access, reach: SessionReach, wanted: Mapping[str, Any]) -> SpentAtNodes:
+        """Return what sessions at nodes have cost, by what is `wanted`. Nodes that do not answer are `missing`."""
+
+        async def ask(name: str) -> UsageAnswer:
+            return read_usage(*await self._ask(name, access, USAGE, wanted))
+
+        told, missing = await self._ask_all(self._usable(access, reach), LIST_TIMEOUT, ask)
+        found = SpentAtNodes([], Counter(), sum(it.more for it in told.values()), sorted(missing))
+        for name, answer in told.items():
+            found.total.update(amounts_of(answer.total))
+            begin = f"{name}{SEPARATOR}" if wanted["by"] in ("session", "agent") else ""
+            for row in answer.rows:
+                names = {"key": f"{begin}{row['key']}"[:TEXT], "title": (row["title"] or "")[:TEXT], "machine": name}
+                found.rows.append(row | names)
+        return found
 
     # What is in them
 

@@ -6,11 +6,13 @@ from typing import Any, Final
 
 import pytest
 
+from acp_gateway.core.permissions.consent import REFUSE, SEND
 from acp_gateway.core.requests import DirectoryCheckResult, Problem
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Role
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc
+from tests.core.permissions.test_consent import Limits
 from tests.kit.scene import Peer, Scene, Shelf, make_policy, opened_scene
 
 LOADS: Final[dict[str, Any]] = {"loadSession": True, "sessionCapabilities": {"close": {}}}
@@ -112,6 +114,12 @@ def for_a_turn() -> Wait:
     return Wait(scene, peer, peer.prompt("b"), other)
 
 
+def for_consent() -> Wait:
+    scene, other = opened_scene(make_policy(spending=Limits()), Registry("me"), agentCapabilities=LOADS)
+    peer = scene.join_session("peer")
+    return Wait(scene, peer, peer.prompt("b"), other)
+
+
 WAITS: Final[dict[Until, Callable[[], Wait]]] = {
     Until.INITIALIZED: for_initialize,
     Until.AGENT_READY: for_the_agent,
@@ -121,6 +129,7 @@ WAITS: Final[dict[Until, Callable[[], Wait]]] = {
     Until.JOURNAL_LOADED: for_a_journal,
     Until.DIRECTORIES_CHECKED: for_a_directory_check,
     Until.TURN_FREE: for_a_turn,
+    Until.CONSENT: for_consent,
 }
 
 
@@ -270,6 +279,14 @@ def session_deleted(wait: Wait) -> None:
     deleted(wait)
 
 
+def sent(wait: Wait) -> None:
+    wait.other.choose(wait.other.hears(), SEND)
+
+
+def not_sent(wait: Wait) -> None:
+    wait.other.choose(wait.other.hears(), REFUSE)
+
+
 ANY: Final = (lose_agent, dismiss, cancel)
 
 ENDINGS: Final[dict[Until, tuple[Callable[[Wait], None], ...]]] = {
@@ -306,6 +323,7 @@ ENDINGS: Final[dict[Until, tuple[Callable[[Wait], None], ...]]] = {
         detached_and_cancelled,
         session_deleted,
     ),
+    Until.CONSENT: (*ANY, sent, not_sent, turns_cancelled, detached_and_cancelled, session_deleted),
 }
 
 
@@ -329,7 +347,7 @@ def test_a_wait_ends(until: Until, end: Callable[[Wait], None]) -> None:
 def test_a_wait_ends_with_its_client(until: Until) -> None:
     wait = WAITS[until]()
     wait.peer.gone()
-    assert wait.waits_for() is (None if until is not Until.TURN_FREE else until)
+    assert wait.waits_for() is (until if until in (Until.TURN_FREE, Until.CONSENT) else None)
 
 
 # Messages of the agent that may be of a session which is about to be named

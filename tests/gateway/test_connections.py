@@ -44,7 +44,7 @@ class Scene:
         self.browsers = BrowserStore(tmp_path / "state", self.tokens, now=lambda: self.now)
         self.connections = self.limited()
 
-    def limited(self, **limits: int) -> Connections:
+    def limited(self, **limits: Any) -> Connections:
         """With other limits."""
         return Connections(LimitsSection(**limits), self.tokens, lambda: self.now, browsers=self.browsers)
 

@@ -8,7 +8,7 @@ from acp_gateway.core.output import AuditEvent, HookEvent
 from acp_gateway.core.sessions.session import Session
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.gateway.hub.attachment import BUG, Disconnect
-from acp_gateway.gateway.metrics import LATEST_LAGS, Histogram, Metrics
+from acp_gateway.gateway.metrics import LATEST_LAGS, MOST_CURRENCIES, Histogram, Metrics
 from acp_gateway.transports.streams import CloseReason
 
 
@@ -48,6 +48,16 @@ def test_an_agent_that_is_added_is_counted_from_zero_and_the_others_go_on(metric
         "other": 0.0,
         "new": 0.0,
     }
+
+
+def test_costs_are_counted_by_agent_kind_and_currency_in_few_series(metrics: Metrics) -> None:
+    for number in range(MOST_CURRENCIES + 2):
+        amounts = {f"US{number}": 5, "turns": 1, "tokens": 9, "input": 3, "cachedWrite": 2}
+        metrics.count_spent("demo", amounts)
+    metrics.count_spent("other", {"EUR": 7})
+    counted = {"total": 9, "input": 3, "cached_write": 2}
+    assert +metrics.tokens == {("demo", kind): count * (MOST_CURRENCIES + 2) for kind, count in counted.items()}
+    assert metrics.costs == {"demo": {f"US{number}": 5 for number in range(MOST_CURRENCIES)}, "other": {"EUR": 7}}
 
 
 @pytest.mark.parametrize("name", ["permission_decided", "elicitation_decided"])

@@ -21,7 +21,7 @@ from acp_gateway.transports.streams import CloseReason, MessageTooLarge, Stalled
 class Scene:
     """A connection that is served, and what was closed with which code and text."""
 
-    def __init__(self, directory: Path, **limits: int) -> None:
+    def __init__(self, directory: Path, **limits: Any) -> None:
         tokens = TokenStore(directory)
         access = Access.of(tokens.create("laptop", "ann", None)[0])
         self.connections = Connections(LimitsSection(**limits), tokens)

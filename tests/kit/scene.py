@@ -1,6 +1,7 @@
 """A multiplexer with clients and an agent in memory: each message is a call, and its effects are in their inboxes."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Container, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -23,10 +24,11 @@ from acp_gateway.core.output import (
     WriteRule,
 )
 from acp_gateway.core.requests import DirectoryCheckResult, Location, Problem, Worktree
-from acp_gateway.core.sessions.archive import JournalLoss
+from acp_gateway.core.sessions.archive import CostEvent, JournalLoss
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import AgentHandle, Client, DirectoryCheck, Role, Session, SessionReach
 from acp_gateway.core.turns.journal import Journal
+from acp_gateway.gateway.costs.spending import Amounts, Meters
 from acp_gateway.protocol.link_messages import Mark, Sent
 from acp_gateway.protocol.methods import Capability
 from acp_gateway.protocol.text.pairs import Entry
@@ -57,6 +59,7 @@ def make_policy(
     login_hint: Callable[[list[dict[str, Any]]], str] = lambda _: HINT,
     version: str = "0",
     rules: Sequence[Rule] = (),
+    spending: Any = None,
     **options: Any,
 ) -> Policy:
     """A policy for tests, with these options in whichever section has them."""
@@ -75,7 +78,8 @@ def make_policy(
         return kind(**{field.name: values.pop(field.name) for field in fields(kind) if field.name in values})
 
     sections = section(AgentSection), section(GatewaySection), section(LimitsSection)
-    policy = Policy(*sections, login_hint, version, lambda: rules)
+    limits = {} if spending is None else {"exceeded": spending.exceeded, "allow_more": spending.allow_more}
+    policy = Policy(*sections, login_hint, version, lambda: rules, **limits)
     assert not values, values
     return policy
 
@@ -105,6 +109,9 @@ class Shelf:
         self.journals: dict[Session, Journal] = {}
         self.open: set[Session] = set()
         """Sessions that are stored as open."""
+        self.meters = Meters()
+        self.spent: dict[str, Amounts] = {}
+        """Amounts that were spent, by the ids of sessions."""
 
     def keep(self, session: Session) -> None:
         self.told.append(("keep", session.id))
@@ -130,6 +137,11 @@ class Shelf:
     def extend(self, session: Session, messages: Sequence[Entry], time: int | None) -> None:
         self.told.append(("extend", session.id))
         self.journals[session].extend(messages, time)
+
+    def meter(self, session: Session, event: CostEvent, told: Any = None) -> None:
+        amounts = self.meters.note(session, event, told)
+        if amounts:
+            self.spent.setdefault(session.id, Counter()).update(amounts)
 
     def note_change(self, session: Session) -> None:
         self.changes.append(session.id)

@@ -22,7 +22,7 @@ from acp_gateway.gateway.events.audit import read_audit
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.node_directory import ID_SIZE, NodeDirectory
 from acp_gateway.gateway.search import service
-from acp_gateway.gateway.session_api.requests import EXPORT, LIST, SEARCH
+from acp_gateway.gateway.session_api.requests import EXPORT, LIST, SEARCH, USAGE
 from acp_gateway.gateway.sessions.elsewhere import ListedAtNodes
 from acp_gateway.made.ports import MOST_TOLD, NAME_SIZE
 from acp_gateway.nodes import asking
@@ -191,6 +191,21 @@ async def test_a_search_has_what_nodes_find_and_names_those_without_an_answer(
         ]
         assert (told.missing, told.complete) == (["gpu2"], False)
         assert {method for _, _, method in it.asked} == {SEARCH}
+
+
+@pytest.mark.parametrize(("by", "keys"), [("session", ["gpu1/1", "gpu2/1"]), ("day", ["1", "1"])])
+async def test_costs_at_nodes_are_told_by_their_machine_and_added_up(it: Nodes, by: str, keys: list[str]) -> None:
+    amounts = dict.fromkeys(("turns", "tokens", "input", "output", "cachedRead", "cachedWrite"), 1)
+    row = amounts | {"key": "1", "costs": {"USD": 0.5}}
+    answer = {"rows": [row], "total": amounts | {"costs": {"USD": 0.5, "EUR": 1}}, "more": 2, "further": 1}
+    it.answers = {"gpu1": answer, "gpu2": answer | {"rows": [row | {"title": "t" * 2 * TEXT, "machine": "x"}]}}
+    told = await it.questions.usage(it.access(), SessionReach("ann"), {"by": by})
+    assert [row["key"] for row in told.rows] == keys
+    assert [(row["machine"], len(row["title"])) for row in told.rows] == [("gpu1", 0), ("gpu2", TEXT)]
+    assert (told.total["USD"], told.total["EUR"], told.total["turns"], told.more) == (1_000_000, 2_000_000, 2, 4)
+    assert {(identity, method) for _, identity, method in it.asked} == {("ann", USAGE)}
+    it.answers["gpu2"] = {"rows": [row | {"tokens": -1}], "total": amounts}
+    assert (await it.questions.usage(it.access(), SessionReach("ann"), {"by": by})).missing == ["gpu2"]
 
 
 async def test_a_guest_searches_its_session_at_the_node(tmp_path: Path, spawner: Spawner) -> None:

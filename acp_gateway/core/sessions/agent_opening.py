@@ -97,6 +97,7 @@ class Opening(ABC, Transit):
             self._end(refusal)
         else:
             self._agent.out.log(f"session {session.id:.80} had no prompt yet, and was made again")
+            session.archive.meter(session, "made")
             self._agent.registry.set_agent_id(session, agent_id)
             self._agent.out.ids.set(session.id, session.agent_id)
             result = lookup.members_at(response.text, "result")
@@ -308,6 +309,7 @@ class NewSession:
         session.workspace = request.findings.workspace or (None if parent is None else parent.workspace)
         if not session.live:
             self._agent.add_session(session, SessionState.OPEN)
+            session.archive.meter(session, "made", parent)
             self._routing.session_added(session)
         session.keep_result(response)
         if self._made is not None:

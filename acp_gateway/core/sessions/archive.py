@@ -5,7 +5,7 @@ the time of the call.
 """
 
 from collections.abc import Sequence
-from typing import Final, Literal, Protocol, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeVar
 
 from acp_gateway.protocol.text.pairs import Entry
 
@@ -14,6 +14,9 @@ SessionT = TypeVar("SessionT", contravariant=True)
 
 JournalLoss = Literal["removed", "cut"]
 """A part of a journal that an archive has lost: all of it, or its beginning."""
+
+CostEvent = Literal["made", "opened", "prompted", "total", "turn"]
+"""A session is made, or opened again; its agent gets a prompt, tells what the session has cost, or ends a turn."""
 
 
 class Archive(Protocol[SessionT]):
@@ -40,6 +43,9 @@ class Archive(Protocol[SessionT]):
     def finish_journal(self, session: SessionT) -> None:
         """Finish storing a journal that is about to be cleared, or to be cut; the stored part stays."""
 
+    def meter(self, session: SessionT, event: CostEvent, told: Any = None) -> None:
+        """Count what a session costs; `told` is the agent's message for it, or the parent of a fork."""
+
     def note_change(self, session: SessionT) -> None:
         """Note a change that is not stored: of its state, its turns, its clients, or the agent's requests."""
 
@@ -60,6 +66,7 @@ class NoArchive:
     def end_turn(self, session: object) -> None: ...
     def replace(self, session: object) -> None: ...
     def finish_journal(self, session: object) -> None: ...
+    def meter(self, session: object, event: CostEvent, told: Any = None) -> None: ...
     def note_change(self, session: object) -> None: ...
 
     def holds(self, session: object) -> bool:

@@ -5,6 +5,7 @@ A session is *live* while an agent process has it: `agent_handle`. Afterwards th
 
 import enum
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol
@@ -531,6 +532,8 @@ class Session:
         """The last responses to prompts, by the claims of these: see `lost_prompts`."""
         self.decisions: dict[str, Decision] = {}
         """The last `MAX_DECISIONS` decisions, by the key of the agent request."""
+        self.spent = Counter[str]()
+        """Costs in millionths by currency, and numbers of tokens and turns, as the archive counts them."""
         # Its history: changed by updates, and as it is stored and read.
         self.journal = journal
         self.journal_loaded = False
@@ -572,6 +575,8 @@ class Session:
         """Change the state at the agent process; with what it was asked, if it has to answer first."""
         self.state, self.transit = moved(SESSION_TRANSITIONS, self.state, state), transit
         assert (transit is not None) == (state in IN_TRANSIT)
+        if state is SessionState.OPENING:
+            self.archive.meter(self, "opened")
         has_no_agent = state in (SessionState.DORMANT, SessionState.PAST)
         self.process_exited = self.process_exited and has_no_agent
         self.own_state, self.background = ("", b"") if has_no_agent else (self.own_state, self.background)

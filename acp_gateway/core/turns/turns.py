@@ -4,6 +4,7 @@ from functools import partial
 from typing import Final
 
 from acp_gateway.core.agent_state import AgentState
+from acp_gateway.core.permissions.consent import Consent
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.sessions.own_meta import Aim, with_result_meta, without_own_meta
 from acp_gateway.core.sessions.places import CURSOR
@@ -34,11 +35,13 @@ class Turns:
         self._process = agent.process
         self._histories = agent.histories
         self._routing = routing
+        self.consent = Consent(agent, self.go_on)
+        """Asks before a prompt is sent, where that is wanted."""
 
     def prompt(self, session: Session, request: Request, *, is_next: bool = False) -> None:
         """Begin the turn of a prompt, or queue it: as the first one, if it `is_next`."""
-        agent = self._agent
-        if not session.turns or (not session.queue and self._may_pass(session, request.client)):
+        agent, is_asked = self._agent, self.consent.is_asked(session)
+        if not is_asked and (not session.turns or (not session.queue and self._may_pass(session, request.client))):
             self.begin(session, request)
         elif not is_next and (why := self._too_many(session)):
             agent.refuse(request, jsonrpc.INVALID_REQUEST, why)
@@ -126,11 +129,25 @@ class Turns:
                 if request.message.session == session.id and request not in session.turns:
                     request.is_cancelled = True
 
-    def begin(self, session: Session, request: Request) -> None:
-        """Begin the turn of a prompt, beside those that run."""
+    def go_on(self, session: Session, request: Request | None = None) -> None:
+        """Begin the turn of a prompt that may be sent, else that of the first one that waits, unless a turn runs."""
+        if request is not None:
+            self.begin(session, request, is_allowed=True)
+        # The clients were told that what waits when the agent is stopped is not sent.
+        while not (session.turns or self._process.cuts_turns or self.consent.is_asked(session)):
+            following = self._agent.waiting.release_first(Until.TURN_FREE, session)
+            if following is None:
+                break
+            self.begin(session, following)
+
+    def begin(self, session: Session, request: Request, *, is_allowed: bool = False) -> None:
+        """Begin the turn of a prompt, beside those that run; unless it `is_allowed`, a person may be asked first."""
+        if not (is_allowed or session.turns) and self.consent.holds(session, request):
+            return
         self._histories.end_echo(session)
         # The previous turn may have been cut off.
         session.cut, session.restored, session.retelling = None, False, None
+        session.archive.meter(session, "prompted")
         session.turns[request], request.begun_at = self._agent.clock.now, session.journal.position
         self._agent.registry.set_archived(session, archived=False)
         blocks = updates.blocks_of(request.message)
@@ -175,6 +192,7 @@ class Turns:
 
     def _turn_ended(self, request: Request, response: Message, *, session: Session) -> None:
         outcome = outcome_of(response)
+        session.archive.meter(session, "turn", response)
         if self._process.cuts_turns and outcome.stop_reason == updates.CANCELLED:
             return  # The history shows it as cut off.
         if session.echo is not None and session.echo.request is request:
@@ -199,10 +217,7 @@ class Turns:
             del session.turns[other]
             self._answer(session, other, response)
         session.end_turn()
-        # The clients were told that what waits when the agent is stopped is not sent.
-        following = None if self._process.cuts_turns else self._agent.waiting.release_first(Until.TURN_FREE, session)
-        if following is not None:
-            self.begin(session, following)
+        self.go_on(session)
         self._routing.route_again()
 
     def _answer(self, session: Session, request: Request, response: Message) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from acp_gateway import __version__
+from acp_gateway.gateway.costs.spending import MILLION
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.made.machine_looks import Reader
 from acp_gateway.gateway.metrics import Histogram
@@ -85,6 +86,10 @@ FAMILIES: Final = {
     "resumes": Family("counter", ("result",), "Attempts to resume a link: resumed, or why not"),
     "pushes": Family("counter", ("outcome",), "Notifications: sent, failed, or ended with their subscription"),
     "rule_decisions": Family("counter", ("agent", "decision"), "Permission requests that rules have decided"),
+    "tokens": Family(
+        "counter", ("agent", "kind"), "Tokens, as agents tell: total, input, output, cached_read, cached_write"
+    ),
+    "cost": Family("counter", ("agent", "currency"), "Money, as agents tell, of the first eight currencies of each"),
     "agent_starts": Family("counter", ("agent",), "Started agent processes"),
     "agent_exits": Family(
         "counter",
@@ -228,6 +233,9 @@ class _GatewayCollector:
         yield _family("resumes", _keyed(metrics.resumes))
         yield _family("pushes", _keyed(metrics.pushes))
         yield _family("rule_decisions", metrics.rule_decisions.items())
+        yield _family("tokens", metrics.tokens.items())
+        costs = {(agent, unit): cost for agent, its in metrics.costs.items() for unit, cost in its.items()}
+        yield _family("cost", [(key, cost / MILLION) for key, cost in costs.items()])
         yield _family("agent_starts", _keyed(metrics.agent_starts))
         yield _family("agent_exits", metrics.agent_exits.items())
         yield _histogram("event_loop_lag_seconds", {"": metrics.event_loop_lag})

@@ -23,6 +23,7 @@ from acp_gateway.core.sessions.session import AgentHandle, Client, DirectoryChec
 from acp_gateway.errors import ConfigError, GatewayError, UsageError
 from acp_gateway.gateway.agent.fencing import OUTSIDE_FENCE, first_outside, outside_fence
 from acp_gateway.gateway.connections import Connections
+from acp_gateway.gateway.costs.todays_spending import TodaysSpending
 from acp_gateway.gateway.events.audit import AuditThrottle, entry_of_rule
 from acp_gateway.gateway.events.hooks import STRING_LENGTH, Hooks
 from acp_gateway.gateway.hub.hub import Hub
@@ -120,6 +121,7 @@ class GatewayServices:
         hooks: run for hook events.
         metrics: counts these events.
         worktrees: makes and removes working trees of sessions.
+        spending: says which limits on costs are reached.
     """
 
     def __init__(
@@ -134,6 +136,7 @@ class GatewayServices:
         hooks: Hooks,
         metrics: Metrics,
         worktrees: Worktrees,
+        spending: TodaysSpending,
     ) -> None:
         # A disk that does not answer occupies these threads and no others.
         self.in_thread: InThread = partial(
@@ -147,6 +150,7 @@ class GatewayServices:
         self._audit = audit
         self._hooks = hooks
         self._metrics = metrics
+        self._spending = spending
         self.worktrees = worktrees
         """Makes and removes the working trees of sessions."""
         self.inputs: set[Input] = set()
@@ -213,7 +217,15 @@ class GatewayServices:
     def policy(self, section: AgentSection) -> Policy:
         """Return the policy for an agent, by the configuration in force."""
         config = self.config
-        return Policy(section, config.gateway, config.limits, partial(login_hint, section), rules=self.rules)
+        return Policy(
+            section,
+            config.gateway,
+            config.limits,
+            partial(login_hint, section),
+            rules=self.rules,
+            exceeded=self._spending.exceeded,
+            allow_more=self._spending.allow_more,
+        )
 
     def rules(self) -> tuple[Rule, ...]:
         """Return the rules in force: those of the configuration first. Without those in the file if it has a flaw,

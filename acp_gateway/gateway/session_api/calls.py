@@ -19,6 +19,7 @@ from acp_gateway.core.turns.ends import words_of
 from acp_gateway.core.turns.queue import QueueChange
 from acp_gateway.errors import Busy, ConfigError, UsageError
 from acp_gateway.gateway.access import ConnectRequest
+from acp_gateway.gateway.costs.spent_sums import SpentSums
 from acp_gateway.gateway.made.machine_looks import Reader, described
 from acp_gateway.gateway.made.worktrees import kept_branch
 from acp_gateway.gateway.push.store import Subscription
@@ -86,6 +87,7 @@ class SessionCalls:
         self._handlers: dict[str, Callable[[Call], Awaitable[bytes | None]]] = {
             api.GATEWAY_INFO: self._info,
             api.MACHINE: self._machine,
+            api.USAGE: SpentSums(bridge).result,
             api.AGENTS: self._agents,
             api.DISK: self._disk.list,
             api.LIST: SessionLists(bridge).result,

@@ -9,6 +9,7 @@ from acp_gateway.core.requests import EndedTurn
 from acp_gateway.core.sessions.session import LIST_TEXT_SIZE, Client, Session
 from acp_gateway.core.states import Presence
 from acp_gateway.core.turns.ends import members_of
+from acp_gateway.gateway.costs.spending import summarize
 from acp_gateway.gateway.session_api import output
 from acp_gateway.gateway.sessions.session_view import SessionView, SessionViews, Viewer
 from acp_gateway.gateway.viewing.session_feed import status_of
@@ -56,6 +57,7 @@ class Describer:
             "mayControl": view.may_control,
             "history": view.history,
             "fence": self.views.fence(session),
+            "usage": summarize(session.spent),
         }
         if self.tells_all:
             presences = [client.presence for client in view.clients]

@@ -7,6 +7,7 @@ ACP message of a call. Prompts and answers are passed on as the bytes that they 
 The wire is described in `docs/web-protocol.md`.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -36,6 +37,7 @@ from acp_gateway.terminal.export_formats import FORMATS
 
 GATEWAY_INFO: Final = "gateway/info"
 MACHINE: Final = "gateway/machine"
+USAGE: Final = "gateway/usage"
 AGENTS: Final = "agents/list"
 DISK: Final = "agents/sessions"
 LIST: Final = "session/list"
@@ -79,6 +81,11 @@ PUSH_TEST: Final = "push/test"
 
 ALIASES: Final = {"session/sync": GET}
 
+SUMS_BY: Final = ("day", "session", "agent", "identity")
+"""Words for what costs are added up by."""
+
+_DAY: Final = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+
 QUEUE_ACTIONS: Final = ("remove", "edit", "move", "send_now", "steer")
 
 SUCCESS: Final = b'{"success":true}'
@@ -113,6 +120,20 @@ def _read_action(raw: bytes) -> str:
     return action
 
 
+def _read_by(raw: bytes) -> str:
+    by = read_text(raw)
+    if by not in SUMS_BY:
+        raise Unfit(f"must be one of {', '.join(SUMS_BY)}")
+    return by
+
+
+def _read_day(raw: bytes) -> str:
+    day = read_text(raw)
+    if not _DAY.fullmatch(day):
+        raise Unfit("must be a day, such as 2030-12-31")
+    return day
+
+
 def _read_sessions(raw: bytes) -> tuple[str, ...]:
     return tuple(map(read_session, lookup.elements_of(read_array(raw, "an array of strings"), MAX_LINES)))
 
@@ -137,6 +158,9 @@ class Method(NamedTuple):
 METHODS: Final[Mapping[str, Method]] = {
     GATEWAY_INFO: Method(),
     MACHINE: Method(),
+    USAGE: Method(
+        {"by": Member(_read_by, False), "since": Member(_read_day, False), "nodes": Member(read_flag, False)}
+    ),
     AGENTS: Method(),
     DISK: Method({"agentType": Member(read_text), "cursor": Member(read_text, False)}, acts=True, repeatable=True),
     LIST: Method(

@@ -1,5 +1,6 @@
-"""Sessions that nodes have, as a client of this gateway is told of them."""
+"""Sessions that nodes have, and what they have cost, as a client of this gateway is told of them."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -15,3 +16,15 @@ class ListedAtNodes(NamedTuple):
     """Nodes that did not answer."""
     problems: Sequence[str] = ()
     """Reasons, a line each, also for nodes that are not known now."""
+
+
+class SpentAtNodes(NamedTuple):
+    """Costs of the sessions of all nodes that a client may use."""
+
+    rows: list[dict[str, Any]]
+    """Sums as `gateway/usage` tells them, with the `machine`, and names as they are here."""
+    total: Counter[str]
+    more: int
+    """Number of further ones."""
+    missing: list[str]
+    """Nodes that did not answer."""

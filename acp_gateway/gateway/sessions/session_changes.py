@@ -6,11 +6,11 @@ and notes the session for the subscribers. Without subscribers it notes nothing.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import trio
 
-from acp_gateway.core.sessions.archive import Archive, JournalLoss
+from acp_gateway.core.sessions.archive import Archive, CostEvent, JournalLoss
 from acp_gateway.core.sessions.session import Session
 from acp_gateway.protocol.text.pairs import Entry
 from acp_gateway.transports.timers import Signal
@@ -158,6 +158,11 @@ class SessionChanges:
         self._archive.extend(session, messages, time)
         if session in self.followers:
             self._note_journal(session)
+
+    def meter(self, session: Session, event: CostEvent, told: Any = None) -> None:
+        self._archive.meter(session, event, told)
+        if event in ("total", "turn"):
+            self.note_change(session)
 
     def end_turn(self, session: Session) -> None:
         self._archive.end_turn(session)

@@ -2,14 +2,17 @@
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import trio
 
-from acp_gateway.core.sessions.archive import JournalLoss
+from acp_gateway.core.sessions.archive import CostEvent, JournalLoss
 from acp_gateway.core.sessions.registry import FORMER
 from acp_gateway.core.sessions.session import Session
 from acp_gateway.core.turns.journal import Journal, TurnMessages
-from acp_gateway.gateway.storage.records import StoredJournal, StoredRun, StoredSession
+from acp_gateway.gateway.costs.spending import Amounts, Meters
+from acp_gateway.gateway.storage.records import SpentBy, StoredJournal, StoredRun, StoredSession
+from acp_gateway.gateway.storage.spending import day_of
 from acp_gateway.gateway.storage.store import Storage
 from acp_gateway.protocol.text.pairs import Entry, size_of
 
@@ -20,6 +23,7 @@ class StoredArchive:
     Args:
         storage: the storage, before `open`.
         journals: keep histories as well.
+        spent: is told what sessions cost.
         now: returns the time, in seconds since 1970.
     """
 
@@ -28,10 +32,13 @@ class StoredArchive:
         storage: Storage,
         *,
         journals: bool = True,
+        spent: Callable[[Session, Amounts], None] = lambda _, __: None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._storage = storage
         self._journals = journals
+        self._spent = spent
+        self._meters = Meters()
         self._now = now
         # The key and the time of creation of each session, and the sessions by key.
         self._keys: dict[Session, tuple[int, float]] = {}
@@ -55,6 +62,7 @@ class StoredArchive:
             session.archived = stored.archived
             session.is_named = stored.named
             session.agent_id = stored.agent_id
+            self._meters.restore(session, stored.meter)
             session.keep_directory()
             session.may_lack_end = stored.open
             self._enter(session, stored.key, stored.created)
@@ -129,6 +137,7 @@ class StoredArchive:
                 archived=session.archived,
                 named=session.is_named,
                 agent_id=session.agent_id,
+                meter=self._meters.of(session).encode(),
             )
         )
 
@@ -147,6 +156,16 @@ class StoredArchive:
     def _grow(self, session: Session, size: int) -> None:
         key, _ = self._keys[session]
         self._storage.grow(key, size)
+
+    def meter(self, session: Session, event: CostEvent, told: Any = None) -> None:
+        amounts = self._meters.note(session, event, told)
+        if event not in ("total", "turn") or session not in self._keys:
+            return  # Nothing is to be stored, or it was deleted in its turn.
+        if amounts:
+            self._spent(session, amounts)
+            by = SpentBy(day_of(self._now()), session.agent, session.name, session.owner)
+            self._storage.spend(self._keys[session][0], by, amounts)
+        self.keep(session)
 
     def note_change(self, session: Session) -> None: ...
 

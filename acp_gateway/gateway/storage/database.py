@@ -1,4 +1,4 @@
-"""The SQLite file `sessions.db`: sessions, their histories (`histories`), and the last use of each token.
+"""The SQLite file `sessions.db`: sessions, their histories (`histories`) and costs (`spending`), uses of tokens.
 
 Erased data is overwritten (`secure_delete`), and gone from the write-ahead log as well after `tidy`.
 """
@@ -24,16 +24,18 @@ from acp_gateway.gateway.storage.corruption import (
 )
 from acp_gateway.gateway.storage.histories import HistoryTables, decode_former
 from acp_gateway.gateway.storage.records import StoredSession, TokenUse
+from acp_gateway.gateway.storage.spending import SPENT, SpendingTable
 from acp_gateway.gateway.storage.sqlite_files import files_of, transaction
 from acp_gateway.gateway.storage.state_folder import check_state_file
 
 _APPLICATION: Final = 0x41435067
 """SQLite's application id of the file, "ACPg"."""
 
-_VERSION: Final = 6
+_VERSION: Final = 7
 """Version of the file. Those of earlier versions get the columns and the table that they lack. Since 5, a stored
 message may have the one that it was made of beside it (`versions.carried`), which earlier programs would take for a
-part of its text. Since 6, there are ends of turns, which earlier programs would not erase."""
+part of its text. Since 6, there are ends of turns, which earlier programs would not erase. Since 7, there is what
+sessions have cost."""
 
 _BUSY: Final = 5.0
 """Seconds to wait while another process has the file locked. The command line locks it for milliseconds."""
@@ -55,7 +57,7 @@ _TABLES: Final = (
         key INTEGER PRIMARY KEY, agent TEXT NOT NULL, session_id TEXT NOT NULL, owner TEXT NOT NULL, cwd TEXT,
         title TEXT, updated_at TEXT, created REAL NOT NULL, used REAL NOT NULL, epoch TEXT NOT NULL,
         former TEXT, open INTEGER, active INTEGER, archived INTEGER,
-        named INTEGER, agent_id TEXT
+        named INTEGER, agent_id TEXT, meter TEXT
     )
     """,
     # Of a session whose history is kept: how many messages it ever had, and the bytes of those that are stored.
@@ -82,6 +84,7 @@ _TABLES: Final = (
     )
     """,
     _TURN_ENDS,
+    SPENT,
     "CREATE TABLE token (id TEXT PRIMARY KEY, last_used REAL NOT NULL, granted_by TEXT)",
 )
 
@@ -92,6 +95,7 @@ _LATER: Final = (
     ("session", "archived", "INTEGER"),
     ("session", "named", "INTEGER"),
     ("session", "agent_id", "TEXT"),
+    ("session", "meter", "TEXT"),
     ("piece", "times", "BLOB"),
 )
 """Columns that files of earlier versions don't have: table, name and type. What such a version has written has NULL
@@ -100,7 +104,7 @@ there, and counts as unknown."""
 SESSION_COLUMNS: Final = (
     *("key", "agent", "session_id", "owner", "cwd", "title", "updated_at", "created", "used", "epoch"),
     # The position of its history is in another table.
-    *("0", "former", "open", "active", "archived", "named", "agent_id"),
+    *("0", "former", "open", "active", "archived", "named", "agent_id", "meter"),
 )
 """Columns of a session as `session_of` takes them."""
 
@@ -159,6 +163,8 @@ class Database:
             self._connection.text_factory = decode_text
             self.histories = HistoryTables(self._connection, journal_limit)
             """The tables with histories."""
+            self.spending = SpendingTable(self._connection)
+            """The table with what was spent."""
             self.is_new = self._check_version()
             """True if the file was empty."""
             self._set_up()
@@ -213,12 +219,12 @@ class Database:
         self._connection.execute(
             "INSERT OR REPLACE INTO session "
             "(key, agent, session_id, owner, cwd, title, updated_at, created, used, epoch, former, open, active, "
-            "archived, named, agent_id) "
-            "VALUES (?, " + "CAST(? AS TEXT), " * 6 + "?, ?, ?, ?, ?, ?, ?, ?, CAST(? AS TEXT))",
+            "archived, named, meter, agent_id) "
+            "VALUES (?, " + "CAST(? AS TEXT), " * 6 + "?, ?, ?, ?, ?, ?, ?, ?, ?, CAST(? AS TEXT))",
             (
                 *(session.key, *texts[:-1], session.created, session.used, session.epoch),
                 *(_former_text(session), session.open, session.active, session.archived, session.named),
-                texts[-1],
+                *(session.meter, texts[-1]),
             ),
         )
 
@@ -280,6 +286,7 @@ class Database:
                 if not self._value(query):
                     self._connection.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
             self._connection.execute(_TURN_ENDS)
+            self._connection.execute(SPENT)
             self._connection.execute(f"PRAGMA user_version = {_VERSION}")
 
     def _value(self, query: str) -> Any:
@@ -334,7 +341,7 @@ def decode_text(text: bytes) -> str:
 def session_of(row: Sequence[object]) -> StoredSession:
     """Return a session from a row. Raises `Corruption`."""
     key, agent, session_id, owner, cwd, title, updated_at, created, used, *rest = row
-    epoch, position, former, is_open, active, archived, named, agent_id = rest
+    epoch, position, former, is_open, active, archived, named, agent_id, meter = rest
     return StoredSession(
         as_number(key),
         as_text(agent),
@@ -353,6 +360,7 @@ def session_of(row: Sequence[object]) -> StoredSession:
         bool(archived),
         bool(named),
         as_text_or_none(agent_id),
+        as_text_or_none(meter),
     )
 
 

@@ -1,7 +1,8 @@
-"""Stored values: sessions, their histories, and the last use of each token."""
+"""Stored values: sessions, their histories, what they have cost, and the last use of each token."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from acp_gateway.core.turns.ends import TurnEnd
 from acp_gateway.core.turns.times import Times
@@ -40,6 +41,8 @@ class StoredSession:
     """True if a user has given the title."""
     agent_id: str | None = None
     """Its id at the agent; None if that is the same."""
+    meter: str | None = None
+    """Its costs, as `gateway.costs.spending` encodes it."""
 
 
 @dataclass(slots=True)
@@ -105,6 +108,18 @@ class StoredJournal:
                 times = run.times.part(known, len(run.messages))
                 runs.append(StoredRun(run.messages[known:], states, run.ends_turn, times))
         return runs
+
+
+class SpentBy(NamedTuple):
+    """The session for which amounts were spent on a day."""
+
+    day: str
+    """In ISO 8601, by the clock of the gateway's machine."""
+    agent: str
+    session_id: str
+    """Its name."""
+    owner: str
+    """An identity."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ from acp_gateway.core.turns.times import decode_times
 from acp_gateway.gateway.storage.corruption import Corruption, as_number, as_text, as_text_or_none, as_time
 from acp_gateway.gateway.storage.database import SESSION_COLUMNS, Database, decode_text, session_of
 from acp_gateway.gateway.storage.histories import read_end, unpack
-from acp_gateway.gateway.storage.records import StoredJournal, StoredRun, StoredSession, TokenUse
+from acp_gateway.gateway.storage.records import SpentBy, StoredJournal, StoredRun, StoredSession, TokenUse
+from acp_gateway.gateway.storage.spending import rows_of
 from acp_gateway.versions.carried import stored
 
 MOST_ROWS: Final = 1_000_000
@@ -91,6 +92,8 @@ def _open(path: Path) -> sqlite3.Connection:
 def _copy(old: "_OldFile", new: Database, make_epoch: Callable[[], str]) -> Salvaged:
     for token_id, use in old.token_uses():
         new.put_token_use(token_id, use)
+    for by, amounts in old.spent():
+        new.spending.add(by, amounts)
     lengths, pieces, states, ends = old.lengths(), old.pieces(), old.states(), old.ends()
     sessions = sorted(old.sessions(), key=lambda session: session.used, reverse=True)
     left, histories = MOST_BYTES, 0
@@ -124,6 +127,10 @@ class _OldFile:
         for token_id, last_used, granted_by in self._rows("token", "id, last_used, granted_by"):
             with suppress(Corruption):
                 yield as_text(token_id), TokenUse(as_time(last_used), as_text_or_none(granted_by))
+
+    def spent(self) -> Iterator[tuple[SpentBy, dict[str, int]]]:
+        """Return what was spent."""
+        return rows_of(self._rows("spent", "day, agent, session, owner, unit, amount"))
 
     def sessions(self) -> list[StoredSession]:
         """Return the sessions, without the positions of their histories."""

@@ -8,6 +8,7 @@ import logging
 import math
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,8 @@ import trio
 from acp_gateway.config.options import GatewaySection
 from acp_gateway.gateway.storage.database import Connect, Database
 from acp_gateway.gateway.storage.history_limits import Kept, Reduction, reduce
-from acp_gateway.gateway.storage.records import StoredJournal, StoredSession, TokenUse
+from acp_gateway.gateway.storage.records import SpentBy, StoredJournal, StoredSession, TokenUse
+from acp_gateway.gateway.storage.spending import Sums, Wanted, day_of, read_sums
 from acp_gateway.gateway.storage.write_queue import LiveHistories, WriteQueue
 from acp_gateway.gateway.storage.writer import Writer, cut, write
 from acp_gateway.printable import counted
@@ -118,6 +120,10 @@ class Storage:
         # The last uses of tokens, and the same as last written.
         self._uses: dict[str, TokenUse] = {}
         self._written_uses: dict[str, TokenUse] = {}
+        self.spent_before: dict[str, Counter[str]] = {}
+        """Amounts that were spent on the day of the start before `open`, by owner."""
+        # Admits one reader of these at a time: a disk that does not answer occupies one thread.
+        self._sums_limiter = trio.CapacityLimiter(1)
         self._last_key = 0
         # The histories to read, in order of the requests; what is queued is written first.
         self._readings: dict[int, _Reading] = {}
@@ -208,6 +214,11 @@ class Storage:
         if known is None:
             self.replace(session.key)
 
+    def spend(self, key: int, by: SpentBy, amounts: Mapping[str, int]) -> None:
+        """Store amounts that a session has spent, in addition to those of that day."""
+        self._queue.spend(key, by, amounts)
+        self._queued()
+
     def grow(self, key: int, size: int) -> None:
         """Store messages of so many bytes that were appended to a history in memory, or the end of its turn."""
         self._queue.grow(key, size)
@@ -258,6 +269,12 @@ class Storage:
     def has_cut_journal(self, key: int) -> bool:
         """Return whether a session's history is on disk without its beginning."""
         return key in self._truncated and self._queue.keeps(key)
+
+    async def read_sums(self, wanted: Wanted) -> Sums:
+        """Return sums of what was spent, as far as it is written. Raises `Busy`. Cancelling abandons the read."""
+        return await trio.to_thread.run_sync(
+            read_sums, self._path, wanted, abandon_on_cancel=True, limiter=self._sums_limiter
+        )
 
     async def read_journal(self, key: int) -> StoredJournal | None:
         """Return a session's history as of now, with all queued changes.
@@ -440,4 +457,5 @@ class Storage:
         stored, sizes, uses = file.sessions(), file.histories.sizes(), file.token_uses()
         self._truncated = file.histories.truncated()
         self._uses = uses
+        self.spent_before = file.spending.on_day(day_of(self._now()))
         return stored, sizes

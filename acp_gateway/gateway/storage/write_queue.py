@@ -11,12 +11,13 @@ A history that leaves the memory, or is cut there, leaves its unwritten messages
 the history is given up: the stored part is erased once writing works again.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
-from acp_gateway.gateway.storage.records import StoredJournal, StoredSession, TokenUse
+from acp_gateway.gateway.storage.records import SpentBy, StoredJournal, StoredSession, TokenUse
 from acp_gateway.protocol.text.pairs import size_of
 
 PER_MESSAGE: Final = 64
@@ -43,9 +44,11 @@ class WriteBatch:
     """Bytes of their messages."""
     opened: set[int] = field(default_factory=set)
     """Keys of the sessions that are new, or that a process has open now: the disk has to confirm them."""
+    spent: dict[int, dict[SpentBy, Counter[str]]] = field(default_factory=dict)
+    """Amounts to be added, by the key of the session."""
 
     def __bool__(self) -> bool:
-        return bool(self.sessions or self.uses or self.erased or self.histories)
+        return bool(self.sessions or self.uses or self.erased or self.histories or self.spent)
 
     @property
     def erases(self) -> bool:
@@ -109,6 +112,7 @@ class WriteQueue:
         self._uses: dict[str, TokenUse] = {}
         self._grown: dict[int, None] = {}
         self._erased: set[int] = set()
+        self._spent: dict[int, dict[SpentBy, Counter[str]]] = {}
         # The unwritten parts of histories that are no longer in memory, or may be cut there.
         self._left: dict[int, list[StoredJournal]] = {}
         self._left_size = 0
@@ -116,7 +120,7 @@ class WriteQueue:
 
     def __bool__(self) -> bool:
         """Return True if anything is queued."""
-        return bool(self._grown or self._changed or self._erased or self._uses)
+        return bool(self._grown or self._changed or self._erased or self._uses or self._spent)
 
     @property
     def held(self) -> int:
@@ -184,6 +188,10 @@ class WriteQueue:
     def put_use(self, token_id: str, use: TokenUse) -> None:
         """Queue the last use of a token."""
         self._uses[token_id] = use
+
+    def spend(self, key: int, by: SpentBy, amounts: Mapping[str, int]) -> None:
+        """Queue amounts that a session has spent, to be added to those of that day."""
+        self._spent.setdefault(key, {}).setdefault(by, Counter()).update(amounts)
 
     def grow(self, key: int, size: int) -> None:
         """Note that a history in memory got messages of so many bytes, or that its turn ended."""
@@ -279,6 +287,8 @@ class WriteQueue:
             else:  # It has grown, and the messages are lost.
                 self.give_up({key})
         batch.sessions = {key: self.sessions.get(key) for key in self._changed - waiting.keys()}
+        # Together with the meters of their sessions, so that after a crash nothing is counted again.
+        batch.spent = {key: self._spent.pop(key) for key in self._spent.keys() - waiting.keys()}
         batch.opened = self._opened & batch.sessions.keys()
         self._opened -= batch.opened
         batch.erased = self._erased - waiting.keys()
@@ -297,6 +307,9 @@ class WriteQueue:
         self._opened |= batch.opened
         self._uses = batch.uses | self._uses
         self._erased |= batch.erased
+        for key, spent in batch.spent.items():
+            for by, amounts in spent.items():
+                self.spend(key, by, amounts)
 
     def _snapshot(self, key: int) -> StoredJournal:
         """Return what is neither on disk nor left of a history in memory."""

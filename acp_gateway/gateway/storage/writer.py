@@ -292,6 +292,10 @@ def write(file: Database, batch: WriteBatch) -> set[int]:
                 file.forget(key)
             else:
                 file.put_session(session)
+        for spent in batch.spent.values():
+            for by, amounts in spent.items():
+                file.spending.add(by, amounts)
+                file.spending.prune(by.day)
         for token_id, use in batch.uses.items():
             file.put_token_use(token_id, use)
         for key in batch.erased:

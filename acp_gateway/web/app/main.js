@@ -43,6 +43,7 @@ import { toastText } from "./text/words.js";
 
 const Board = later(() => import("./views/list/board.js"), "Board");
 const Export = later(() => import("./views/session/export.js"), "Export");
+const Costs = later(() => import("./views/list/costs_view.js"), "Costs");
 const MachineCards = later(() => import("./views/list/machine_cards.js"), "MachineCards");
 const Notifications = later(() => import("./views/page/notifications.js"), "Notifications");
 const Rename = later(() => import("./views/session/rename.js"), "Rename");
@@ -291,7 +292,7 @@ function App() {
     ${showList && html`<${showView ? "div" : "main"} class="side">
       ${!showView && top}
       <${SessionList} page=${page} listed=${listed} archived=${archived} machine=${machine} currentId=${id} besideId=${isTwo ? wanted[1 - pane] : null} openBeside=${toBeside}
-        onLook=${maySeeMachine ? () => setDialog("machine") : null} onArchived=${showArchived} onNew=${onNew} onNotifications=${mayBeNotified ? () => setDialog("notifications") : null} onSignOut=${leave}
+        onLook=${maySeeMachine ? () => setDialog("machine") : null} onCosts=${maySeeMachine ? () => setDialog("costs") : null} onArchived=${showArchived} onNew=${onNew} onNotifications=${mayBeNotified ? () => setDialog("notifications") : null} onSignOut=${leave}
         onSearch=${store.search} onDisk=${mayStart ? store.diskSessions : null} onDiskOpen=${store.openOnDisk} hasBoard=${hasBoard} onMachineChoice=${chooseMachine} />
     </${showView ? "div" : "main"}>`}
     ${open !== null
@@ -362,6 +363,7 @@ function Dialogs({ dialog, open, act, wanted, preferred, mayStart, openBeside, s
   if (dialog === "new") return mayStart && html`<${NewSession} ...${shared} agents=${agents} preferred=${preferred} machine=${machine.value} draft=${store.drafts.get("")} onDraft=${(text) => store.drafts.set("", text)} create=${create} />`;
   if (dialog === "notifications") return html`<${Notifications} ...${shared} sessions=${page.inOrder.value} attention=${attention} push=${push} />`;
   if (dialog === "machine") return html`<${MachineCards} ...${shared} look=${() => rpc.request("gateway/machine", {}, { quiet: true })} />`;
+  if (dialog === "costs") return html`<${Costs} ...${shared} look=${(wanted) => rpc.request("gateway/usage", wanted, { quiet: true })} />`;
   if (dialog === "share") return html`<${Share} ...${shared} share=${act.share} />`;
   if (dialog === "export") return html`<${Export} ...${shared} exportSession=${act.exportSession} />`;
   if (dialog === "palette") return html`<${Palette} key="palette" ...${shared} sessions=${listed.value} agents=${agents} openBeside=${openBeside} />`;

@@ -212,6 +212,13 @@ async def test_control_connections_are_counted_while_they_are_open(transport: st
     assert "acp_gateway_connections" not in after
 
 
+async def test_costs_are_told_in_units_of_their_currencies(serving_gateway: Gateway) -> None:
+    serving_gateway.metrics.count_spent("memory", {"USD": 1_500_000, "output": 7})
+    told = scrape(serving_gateway)
+    assert told["acp_gateway_cost_total"] == {labels(agent="memory", currency="USD"): 1.5}
+    assert told["acp_gateway_tokens_total"] == {labels(agent="memory", kind="output"): 7}
+
+
 async def test_the_text_is_made_again_after_cache_time_and_no_sooner(
     gateway: EchoingGateway, mock_clock: MockClock
 ) -> None:
@@ -252,7 +259,7 @@ async def test_what_may_be_counted_is_at_zero_from_the_start(gateway: EchoingGat
     text = MetricsExporter(gateway, HandshakeLimiter(gateway.config, gateway.audit)).response().body.decode()
     families = {family.name: family.samples for family in text_string_to_metric_families(text)}
     without = {name for name, samples in families.items() if name.startswith("acp_gateway_") and not samples}
-    assert without == {"acp_gateway_sessions"}
+    assert without == {"acp_gateway_sessions", "acp_gateway_cost"}
     exits = {(sample.labels["agent"], sample.labels["how"]) for sample in families["acp_gateway_agent_exits"]}
     hows = ("exited", "stopped", "given_up", "not_started")
     assert exits == {(agent, how) for agent in ("first", "second") for how in hows}

@@ -47,6 +47,7 @@ def from_agent(**message: Any) -> jsonrpc.Message:
 FITTING: dict[str, Any] = {
     "gateway/info": {},
     "gateway/machine": {},
+    "gateway/usage": {"by": "session", "since": "2026-11-22", "nodes": True},
     "agents/list": None,
     "agents/sessions": {"agentType": "demo", "cursor": "next"},
     "session/list": {"archived": True, "status": ["running"], "watch": True},

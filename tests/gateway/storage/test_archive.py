@@ -13,7 +13,9 @@ from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import AgentHandle, Session
 from acp_gateway.core.turns.journal import Journal, TurnMessages
 from acp_gateway.gateway.storage.archive import StoredArchive
+from acp_gateway.gateway.storage.spending import Wanted, day_of, read_sums
 from acp_gateway.gateway.storage.store import Storage
+from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.text.pairs import Entry, Pair
 
 LIMIT = 1000
@@ -464,3 +466,28 @@ async def test_a_file_of_the_first_version_is_extended_and_keeps_what_it_has(tmp
 def waits(life: Life, session: Session) -> bool:
     """Return whether the session's history is queued for the disk."""
     return life.storage._queue.waits(life.archive._keys[session][0])
+
+
+def costs(total: int) -> jsonrpc.Message:
+    update = b'{"sessionUpdate":"usage_update","used":1,"size":2,"cost":{"amount":%d,"currency":"USD"}}' % total
+    return jsonrpc.parse(b'{"method":"session/update","params":{"sessionId":"s","update":%b}}' % update)
+
+
+async def test_what_a_session_has_cost_goes_on_in_the_next_process(tmp_path: Path) -> None:
+    clock = Clock()
+    for total in (50, 50, 80):
+        async with life(tmp_path, clock) as one:
+            session = one.restored[0] if one.restored else one.begin()
+            before = session.spent["USD"]
+            assert one.storage.spent_before == ({"me": {"USD": before}} if one.restored else {})
+            session.archive.meter(session, "opened" if one.restored else "made")
+            session.archive.meter(session, "prompted")
+            session.archive.meter(session, "total", costs(total))
+            assert session.spent == {"USD": total * 1_000_000}
+    sums = read_sums(tmp_path / "sessions.db", Wanted())
+    assert sums.sums == {day_of(clock()): {"USD": 80_000_000}}
+    async with life(tmp_path, clock) as last:
+        (session,) = last.restored
+        last.registry.remove(session)
+        session.archive.meter(session, "total", costs(90))
+    assert read_sums(tmp_path / "sessions.db", Wanted()).sums == sums.sums

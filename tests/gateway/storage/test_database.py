@@ -597,7 +597,7 @@ def test_a_file_from_before_messages_of_two_versions_is_raised_so_that_earlier_p
             add(database, StoredRun([pair]))
         database.close()
         with closing(sqlite3.connect(path)) as connection:
-            assert connection.execute("PRAGMA user_version").fetchone() == (6,)
+            assert connection.execute("PRAGMA user_version").fetchone() == (7,)
 
 
 def test_the_ends_of_turns_come_back_each_once_and_are_erased_with_their_turns(path: Path) -> None:
@@ -686,9 +686,9 @@ def test_former_epochs_that_are_damaged_are_not_read(database: Database, path: P
 
 def test_a_file_of_a_newer_version_is_left_alone(path: Path) -> None:
     Database(path, LIMIT).close()
-    change(path, "PRAGMA user_version = 7")
+    change(path, "PRAGMA user_version = 8")
     before = path.read_bytes()
-    with pytest.raises(ConfigError, match=r"sessions\.db: was written by a newer acp-gateway \(version 7"):
+    with pytest.raises(ConfigError, match=r"sessions\.db: was written by a newer acp-gateway \(version 8"):
         Database(path, LIMIT)
     assert path.read_bytes() == before
 

@@ -500,7 +500,7 @@ async def test_a_file_that_turns_out_to_be_damaged_is_put_aside_while_running_an
 
 async def test_a_file_of_a_newer_version_is_left_alone(storage: Storage, path: Path, pauses: Pauses) -> None:
     make(path).open()
-    change(path, "PRAGMA user_version = 7")
+    change(path, "PRAGMA user_version = 8")
     before = bytes_on_disk(path)
     async with living(storage, 1) as sessions:
         assert "was written by a newer acp-gateway" in str(storage.problem)

@@ -7,10 +7,12 @@ import pytest
 
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.gateway.storage import write_queue as write_queue_module
-from acp_gateway.gateway.storage.records import StoredJournal, StoredRun, StoredSession, TokenUse
+from acp_gateway.gateway.storage.records import SpentBy, StoredJournal, StoredRun, StoredSession, TokenUse
 from acp_gateway.gateway.storage.write_queue import PER_MESSAGE, WriteBatch, WriteQueue
 from acp_gateway.protocol.text.pairs import Entry, Pair, texts_of
 from tests.gateway.storage.stores import LIMIT, SESSION, snapshot
+
+BY = SpentBy("2026-01-01", "demo", "sess-1", "ada")
 
 
 class Told:
@@ -106,6 +108,7 @@ def test_anything_that_is_to_be_written_is_queued(told: Told) -> None:
         lambda: told.queue.put_use("0a", TokenUse(1.0)),
         lambda: told.grow(1, b"one"),
         lambda: told.queue.give_up({2}),
+        lambda: told.queue.spend(1, BY, {"USD": 1}),
     ]
     for step in steps:
         assert not told.queue
@@ -373,3 +376,20 @@ def test_what_is_told_of_others_or_written_leaves_a_history_as_it_is(told: Told)
     told.queue.leave(1)
     told.take()
     assert told.queue.revision(1) == before
+
+
+def test_what_was_spent_is_added_once_after_a_batch_has_failed(told: Told) -> None:
+    told.queue.spend(1, BY, {"USD": 1, "tokens": 2})
+    told.fail(lambda: told.queue.spend(1, BY, {"USD": 4}))
+    assert told.take().spent == {1: {BY: {"USD": 5, "tokens": 2}}}
+    assert not told.take()
+
+
+def test_what_was_spent_waits_with_the_session_whose_history_waits(narrow: Told) -> None:
+    for key in (1, 2):
+        narrow.grow(key, b"one")
+        narrow.queue.put_session(session(key, meter="{}"))
+        narrow.queue.spend(key, BY, {"USD": key})
+    for key in (1, 2):
+        batch = narrow.take()
+        assert (list(batch.sessions), batch.spent) == ([key], {key: {BY: {"USD": key}}})

@@ -184,6 +184,25 @@ MACHINE: Message = {
     "problem": None,
 }
 
+COSTS: Message = {
+    "by": "day",
+    "rows": [
+        {"key": "2026-11-30", "costs": {"EUR": 1.5, "USD": 0.125}, "tokens": 1_200_000, "turns": 20},
+        {"key": "2026-11-29", "costs": {"USD": 4.375}, "tokens": 1_200_000, "turns": 20},
+        {"key": "2026-11-28", "costs": {}, "tokens": 0, "turns": 1},
+    ],
+    "total": {"costs": {"EUR": 1.5, "USD": 4.5}, "tokens": 2_400_000, "turns": 41},
+    "more": 0,
+}
+
+
+def costs(params: Any) -> Message:
+    """The result of `gateway/usage`."""
+    if params["by"] != "session":
+        return COSTS | {"by": params["by"]}
+    return COSTS | {"by": "session", "rows": [COSTS["rows"][0] | {"key": "s1", "title": "Fix the total"}]}
+
+
 PERMISSION: Message = {
     "toolCall": {
         "toolCallId": "t9",

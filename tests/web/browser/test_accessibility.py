@@ -7,7 +7,18 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.web.browser.conftest import PHONE, WIDE, Opens, settled
-from tests.web.browser.scenes import EDIT_PERMISSION, MACHINE, ON_DISK, PERMISSION, agent, fleet, picture, plan, shop
+from tests.web.browser.scenes import (
+    EDIT_PERMISSION,
+    MACHINE,
+    ON_DISK,
+    PERMISSION,
+    agent,
+    costs,
+    fleet,
+    picture,
+    plan,
+    shop,
+)
 from tests.web.browser.scripted_gateway import ScriptedGateway
 
 FINDINGS = """async () => {
@@ -139,6 +150,13 @@ def machine(page: Page, gateway: ScriptedGateway) -> None:
     expect(page.get_by_role("meter").first).to_be_visible()
 
 
+def costs_of_days(page: Page, gateway: ScriptedGateway) -> None:
+    gateway.answers["gateway/usage"] = costs
+    list_of_sessions(page, gateway)
+    page.get_by_role("button", name="Costs").click()
+    expect(page.get_by_role("meter").first).to_be_visible()
+
+
 def looking_on(page: Page, gateway: ScriptedGateway) -> None:
     gateway.change("s1", mayControl=False)
     expect(page.get_by_text("You are looking on.")).to_be_visible()
@@ -250,6 +268,7 @@ STATES: list[State] = [
     deleting,
     notifications,
     machine,
+    costs_of_days,
     looking_on,
     reviewing,
     on_the_disk,

@@ -175,6 +175,18 @@ test("a search is of all machines, and names those that did not answer", async (
   assert.deepEqual([later.found.length, later.missing, later.complete], [1, ["gpu2"], false]);
 });
 
+test("costs of each machine are beside those of the gateway, by the names that sessions have here", async () => {
+  const { home, far, reach } = await connected();
+  const told = (by) => ({ by, rows: [{ key: "1" }], total: {} });
+  for (const one of [home, far.gpu1]) one.answers["gateway/usage"] = ({ by }) => told(by);
+  far.gpu2.answers["gateway/usage"] = () => Promise.reject(new Error("too old"));
+  assert.deepEqual(await reach.request("gateway/usage", { by: "session" }), {
+    ...told("session"),
+    others: [["gpu1", { by: "session", rows: [{ key: "gpu1/1" }], total: {} }], ["gpu2", null]],
+  });
+  assert.deepEqual((await reach.request("gateway/usage", { by: "day" })).others[0], ["gpu1", told("day")]);
+});
+
 test("last lines and archived sessions come from each machine", async () => {
   const { store, home, far, reach } = await connected();
   const lines = ({ sessionIds }) => ({ lines: Object.fromEntries(sessionIds.map((id) => [id, `last of ${id}`])) });

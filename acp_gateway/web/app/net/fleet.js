@@ -151,6 +151,17 @@ export function createFleet({ home, open, isBusy, isHidden, store, create = crea
     return { own, found, missing };
   };
 
+  /** Asks all machines; `others` has the names of the others with their answers, null where there is none. */
+  const withOthers = async (/** @type {string} */ method, /** @type {any} */ params, /** @type {any} */ options) => {
+    const ask = async (/** @type {Machine} */ machine) => {
+      const there = { ...options, timeout: PATIENCE };
+      if (!isThere(machine)) return [machine.name, null];
+      return [machine.name, await machine.rpc.request(method, params, there).then((answer) => named(machine.name, answer), () => null)];
+    };
+    const others = [...machines.values()].map(ask);
+    return { ...(await home.request(method, params, options)), others: await Promise.all(others) };
+  };
+
   /** What all machines answer together, by method. @type {Record<string, (params: any, options: any) => Promise<any>>} */
   const together = {
     "session/search": async (params, options) => {
@@ -163,14 +174,8 @@ export function createFleet({ home, open, isBusy, isHidden, store, create = crea
         missing: missing.sort(),
       };
     },
-    "gateway/machine": async (params, options) => {
-      const ask = async (/** @type {Machine} */ machine) => {
-        const there = { ...options, timeout: PATIENCE };
-        return [machine.name, isThere(machine) ? await machine.rpc.request("gateway/machine", params, there).catch(() => null) : null];
-      };
-      const others = [...machines.values()].map(ask);
-      return { ...(await home.request("gateway/machine", params, options)), others: await Promise.all(others) };
-    },
+    "gateway/machine": (params, options) => withOthers("gateway/machine", params, options),
+    "gateway/usage": (params, options) => withOthers("gateway/usage", params, options),
     "session/list": async (params, options) => {
       const { own, found } = await askAll("session/list", params, options, PATIENCE);
       return { ...own, sessions: [own, ...found].flatMap(({ sessions }) => sessions) };
@@ -264,6 +269,7 @@ export function named(machine, told) {
   if (Array.isArray(next.sessions)) next.sessions = next.sessions.map(session);
   if (Array.isArray(next.agents)) next.agents = next.agents.map(agent);
   if (Array.isArray(next.found)) next.found = next.found.map((/** @type {any} */ one) => named(machine, one));
+  if (next.by === "session" || next.by === "agent") next.rows = next.rows.map((/** @type {any} */ row) => ({ ...row, key: here(row.key) }));
   if (next.lines) next.lines = Object.fromEntries(Object.entries(next.lines).map(([id, line]) => [here(id), line]));
   return next;
 }

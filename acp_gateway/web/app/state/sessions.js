@@ -21,6 +21,7 @@ import { timeOf } from "../text/format.js";
  * @property {{identity: string, role: string, presence: string, since: string|null, via: string, you: boolean}[]} [clients]
  * @property {boolean} [mayControl]
  * @property {null|"cut"|"removed"} [history]
+ * @property {null|{costs: Record<string, number>, tokens: number}} [usage]
  * @property {string|null} [machine] - the node that it is on, null for this machine.
  * @property {string} [unreachableSince] - only while that node is away.
  */

@@ -2,6 +2,7 @@
 import { useEffect, useState } from "../../../vendor/hooks.js";
 import { html } from "../parts/html.js";
 import { columnsOf } from "../../state/board_columns.js";
+import { spentText } from "../../state/costs.js";
 import { ageText, counted, oneLine, shortPath, titleOf, visible } from "../../text/format.js";
 import { classes, Pure, useNow } from "../parts/hooks.js";
 import { Icon } from "../parts/icons.js";
@@ -82,7 +83,7 @@ class Card extends Pure {
   render({ session, agents, line, openBeside, now }) {
     const status = statusOf(session);
     const asked = session.waiting?.[0]?.title;
-    const facts = [ageText(session.updatedAt ?? session.createdAt, now), visible(agentText(session, agents)), visible(session.workspace ?? "") || shortPath(session.cwd)];
+    const facts = [ageText(session.updatedAt ?? session.createdAt, now), visible(agentText(session, agents)), visible(session.workspace ?? "") || shortPath(session.cwd), spentText(session.usage)];
     return html`<a class=${classes("card", `is-${status.name}`)} href=${makeRoute({ sessionId: session.id })}>
       <span class="session-title" dir="auto">${titleOf(session)}</span>
       <span class="card-line" dir="auto">${oneLine(asked || line, LONGEST)}</span>

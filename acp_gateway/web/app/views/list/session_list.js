@@ -6,6 +6,7 @@ import { ageText, shortPath, titleOf, visible } from "../../text/format.js";
 import { classes, Pure, useNow } from "../parts/hooks.js";
 import { Icon } from "../parts/icons.js";
 import { MachineBadge, MachineSwitch } from "./machine_switch.js";
+import { spentText } from "../../state/costs.js";
 import { agentText, machinesOf, onMachine } from "../../state/machines.js";
 import { BesideButton } from "../session/panes_view.js";
 import { makeRoute } from "../../route/route.js";
@@ -19,7 +20,7 @@ const FILTER_FROM = 6;
 const ROWS = 300;
 
 /** `page`, `listed`, `archived` and `machine` are signals: of the page, its sessions, the archived ones, and the chosen machine. */
-export function SessionList({ page, listed, archived, machine, currentId, besideId, openBeside, onArchived, onNew, onNotifications, onLook, onSignOut, onMachineChoice, onSearch, onDisk, onDiskOpen, hasBoard }) {
+export function SessionList({ page, listed, archived, machine, currentId, besideId, openBeside, onArchived, onNew, onNotifications, onLook, onCosts, onSignOut, onMachineChoice, onSearch, onDisk, onDiskOpen, hasBoard }) {
   const sessions = /** @type {import("../../state/sessions.js").Session[]} */ (listed.value);
   const agents = page.agents.value;
   const info = page.info.value;
@@ -67,6 +68,7 @@ export function SessionList({ page, listed, archived, machine, currentId, beside
       </span>
       ${hasBoard && html`<a class="icon-button" href="#/board" aria-label="Board" title="Board"><${Icon} name="board" /></a>`}
       ${onLook && html`<button class="icon-button" aria-label="How busy the machine is" title="How busy the machine is" onClick=${onLook}><${Icon} name="load" /></button>`}
+      ${onCosts && html`<button class="icon-button" aria-label="Costs" title="What sessions have cost" onClick=${onCosts}><${Icon} name="coins" /></button>`}
       ${onNotifications && html`<button class="icon-button" aria-label="Notifications" title="Notify me when a session needs me" onClick=${onNotifications}><${Icon} name="bell" /></button>`}
       <button class="icon-button" aria-label="Sign out" title="Sign out" onClick=${onSignOut}><${Icon} name="leave" /></button>
     </footer>
@@ -80,7 +82,7 @@ class SessionRow extends Pure {
     const age = ageText(session.updatedAt ?? session.createdAt, now);
     return html`<a class=${classes("session", `is-${status.name}`)} href=${makeRoute({ sessionId: session.id })} aria-current=${isCurrent ? "page" : isBeside ? "true" : undefined}>
       <span class="session-title" dir="auto">${titleOf(session)}</span>
-      <span class="session-facts"><${MachineBadge} ...${session} />${[age, visible(agentText(session, agents)), visible(session.workspace ?? "") || shortPath(session.cwd)].filter(Boolean).join(" · ")}</span>
+      <span class="session-facts"><${MachineBadge} ...${session} />${[age, visible(agentText(session, agents)), visible(session.workspace ?? "") || shortPath(session.cwd), spentText(session.usage)].filter(Boolean).join(" · ")}</span>
       ${status.name !== "past" && status.name !== "ready" && html`<span class="state">${status.text === "Needs you" ? "1 question" : status.text}</span>`}
     </a><${BesideButton} sessionId=${session.id} title=${titleOf(session)} open=${openBeside} />`;
   }
