@@ -1,6 +1,8 @@
 """Dispatches of clients: those that fit, and those that are refused."""
 
 import json
+from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from acp_gateway.dialects.ahp import dispatches
 from acp_gateway.dialects.ahp.dispatches import Answer, Choose, Refusal, Situation, decide
 from acp_gateway.dialects.ahp.options import read_options
 from tests.dialects.ahp.folding import Scene
-from tests.dialects.ahp.test_from_acp import FORM, permission
+from tests.dialects.ahp.test_from_acp import FORM, any_steps, follow, permission
 from tests.dialects.ahp.test_options import MODES, option
 from tests.kit.updates import said
 
@@ -293,3 +295,49 @@ def test_anything_is_refused_or_folded(kind: str, members: dict[str, Any]) -> No
         scene.mapper.dispatched(action, 0)
     else:
         assert scene.session.apply(action)
+
+
+def _step(make: Callable[[Scene], dict[str, Any]]) -> Callable[[Scene], list[dict[str, Any]]]:
+    """A step in which the client dispatches something, and is told of it if it fits."""
+
+    def step(scene: Scene) -> list[dict[str, Any]]:
+        action = make(scene)
+        try:
+            effect = decide(action, situation(scene))
+        except Refusal:
+            return []
+        scene.mapper.dispatched(deepcopy(action), 5000)
+        queued = isinstance(effect, dispatches.Prompt) and effect.steers
+        return [action, *(scene.mapper.queue_instead(action["id"]) if queued else [])]
+
+    return step
+
+
+def _open(scene: Scene) -> dict[str, Any]:
+    """The turn, the call and the question of the first need."""
+    key, need = next(iter(scene.mapper.needs.items()), ("", None))
+    turn = scene.tree.active["id"] if scene.tree.active else ""
+    return {"turnId": turn, "toolCallId": (need and need.call) or "", "requestId": key, "duration": 1}
+
+
+_ANSWERS: list[dict[str, Any]] = [STOP, CONFIRM, CONFIRM | {"approved": False}, COMPLETE | {"response": "cancel"}]
+_names = st.sampled_from(["t1", "t2", "m"])
+_said = st.sampled_from([HELLO, {"text": "a"}, {"attachments": [{"uri": "file:///x"}]}])
+_dispatched = st.one_of(
+    st.builds(lambda name, said: _step(lambda _: BEGIN | {"turnId": name, "message": said}), _names, _said),
+    st.builds(
+        lambda name, said, kind: _step(lambda _: WAIT | {"id": name, "message": said, "kind": kind}),
+        _names,
+        _said,
+        st.sampled_from(["queued", "steering"]),
+    ),
+    st.sampled_from(_ANSWERS).map(lambda action: _step(lambda scene: action | _open(scene))),
+    _names.map(lambda name: lambda scene: scene.told(scene.mapper.not_sent(name, "why"))),
+    _names.map(lambda name: lambda scene: scene.told(scene.mapper.not_queued(name))),
+    _names.map(lambda name: lambda scene: scene.say(said("a", "user", messageId=name))),
+)
+
+
+@given(st.lists(any_steps | _dispatched, max_size=8))
+def test_a_snapshot_and_the_actions_after_it_lead_to_the_end_with_dispatches_among_them(taken: list[Any]) -> None:
+    follow(taken)

@@ -452,7 +452,7 @@ _decisions = st.builds(
     st.sampled_from("kl"),
     st.sampled_from(["Allow", "no", "accept", "cancelled", None]),
 )
-_steps = st.one_of(
+any_steps = st.one_of(
     st.lists(any_updates, max_size=4).map(lambda updates: lambda scene: scene.say(*updates)),
     st.sampled_from(["end_turn", "cancelled", "refusal", None]).map(lambda reason: lambda scene: scene.end(reason)),
     st.just(lambda scene: scene.told(scene.mapper.rest())),
@@ -465,6 +465,6 @@ _steps = st.one_of(
 )
 
 
-@given(st.lists(_steps, max_size=8))
+@given(st.lists(any_steps, max_size=8))
 def test_a_snapshot_and_the_actions_after_it_lead_to_the_end_for_any_updates(steps: list[Any]) -> None:
     follow(steps)
