@@ -43,7 +43,7 @@ METHODS = sorted(
     }
 )
 
-ALLOWED = {methods.LOAD, methods.RESUME, methods.CLOSE, methods.LIST}
+ALLOWED = {methods.LOAD, methods.RESUME, methods.CLOSE, methods.LIST, methods.SESSION_STATUS}
 """Methods that an initialized observer is answered with a result, which the gateway knows by itself."""
 
 

@@ -14,14 +14,15 @@ def named(**rules: bool) -> set[str]:
 
 def test_observers_may_call_what_never_reaches_the_agent_and_nothing_else() -> None:
     assert named(observer=True) == {
-        *("initialize", "session/new", "session/load", "session/resume", "session/list", "session/close")
+        *("initialize", "session/new", "session/load", "session/resume", "session/list", "session/close"),
+        "session/status",
     }
 
 
 def test_guests_may_call_what_is_about_their_session_alone_and_nothing_that_is_not_known() -> None:
     assert named(guest=True) == {
         *("initialize", "session/new", "session/load", "session/resume", "session/list", "session/close"),
-        *("session/prompt", "session/set_mode", "session/set_model", "session/set_config_option"),
+        *("session/status", "session/prompt", "session/set_mode", "session/set_model", "session/set_config_option"),
         *("_session/steering", "session/inject"),
     }
 

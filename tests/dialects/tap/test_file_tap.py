@@ -519,8 +519,8 @@ async def test_updates_of_an_agent_that_make_no_sense_are_passed_over(
 async def test_many_readers_are_served_and_bounded_and_keep_no_other_identity_out(
     count: int, tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
 ) -> None:
-    # A client is there besides.
-    async with running(tmp_path, spawner, LimitsSection(connections_per_identity=count + 1)) as bench:
+    # A page and its client are there besides.
+    async with running(tmp_path, spawner, LimitsSection(connections_per_identity=count + 2)) as bench:
         _, session, agent = await opened(bench, loading_agents)
         access, shared = bench.access(), SharedFileEvents()
         readers = [Reader(bench, access, shared) for _ in range(count)]
