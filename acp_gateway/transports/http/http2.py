@@ -356,17 +356,17 @@ class Http2Connection:
     async def receive_request(self, measured: Callable[[], AbstractContextManager[None]]) -> Http2Request | None:
         """Wait for the next request; return None if the client has closed the connection instead.
 
-        Frames are parsed within the contexts that `measured` returns. Raises `Http2Error`, and what the stream raises.
-        Cancelled, it may lose bytes: the connection is to be closed.
+        Frames are cut and parsed within the contexts that `measured` returns. Raises `Http2Error`, and what the stream
+        raises. Cancelled, it may lose bytes: the connection is to be closed.
         """
         while True:
-            frame = self._frames.take(trio.current_time())
+            with measured():
+                frame = self._frames.take(trio.current_time())
+                stream = None if frame is None else self._receive(frame)
             if frame is None:
                 if not await self._read():
                     return None
                 continue
-            with measured():
-                stream = self._receive(frame)
             self._received += 1
             if self._received % FRAMES_AT_ONCE == 0:
                 await trio.lowlevel.checkpoint()
@@ -390,8 +390,6 @@ class Http2Connection:
         try:
             events = self.h2.receive_data(frame)
         except ProtocolError as error:
-            # The connection ends with other words.
-            self.h2.clear_outbound_data_buffer()
             self.closed = True
             text = _REASONS.get(type(error), f"a frame is not sound ({type(error).__name__})")
             raise frames.Http2Error(error.error_code, text) from None

@@ -154,6 +154,14 @@ async def test_a_connection_is_unauthenticated_while_no_request_with_a_token_is_
     assert scene.client.goaway == (0, "")
 
 
+async def test_a_token_that_was_shown_over_the_connection_is_known(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await scene.initialize()
+    monkeypatch.delattr(TokenStore, "authenticate")
+    await scene.open_stream()
+
+
 async def test_an_event_stream_whose_request_is_reset_has_another_reader_at_once(scene: Scene) -> None:
     await scene.initialize()
     for _ in range(3):

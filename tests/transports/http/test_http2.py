@@ -44,6 +44,8 @@ pytestmark = pytest.mark.jumps
 CANCEL, REFUSED_STREAM = 0x8, 0x7
 LARGE = bytes(range(256)) * 4096
 
+HEAD = [(":method", "POST"), (":scheme", "https"), (":authority", "h"), (":path", "/")]
+
 Handle = Callable[[Http2Request, Request], Awaitable[object]]
 
 
@@ -60,6 +62,7 @@ class Scene:
     running: set[str] = field(default_factory=set)
     cancelled: list[str] = field(default_factory=list)
     errors: list[Exception] = field(default_factory=list)
+    at_end: Callable[[], None] = lambda: None
 
     async def run(self, handle: Handle) -> None:
         try:
@@ -105,7 +108,10 @@ async def served(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(scene.run, handle)
             await scene.client.flush()
-            yield scene
+            try:
+                yield scene
+            finally:
+                scene.at_end()
             nursery.cancel_scope.cancel()
 
 
@@ -249,9 +255,15 @@ async def test_a_body_that_is_too_large_is_refused_and_its_rest_is_in_no_ones_wa
         client = scene.client
         # More than all windows together, unless what is dropped is acknowledged.
         for _ in range(2 * CONNECTION_WINDOW // STREAM_WINDOW):
-            more = (("content-length", "50000"),) if announced else ()
-            number = await client.begin("POST", "/", *more, ends=False)
-            await client.send(number, bytes(30_000))
+            more = [("content-length", "50000")] if announced else []
+            number = client.h2.get_next_available_stream_id()
+            client.h2.send_headers(number, [*HEAD, *more])
+            while client.h2.local_flow_control_window(number) < 30_000:
+                await client.receive()
+            # Together, so that data is there before the task of the request has begun.
+            client.h2.send_data(number, bytes(15_000))
+            client.h2.send_data(number, bytes(15_000))
+            await client.flush()
             assert (await client.reply(number)).status == 413
             while number not in client.resets:
                 await client.receive()
@@ -275,6 +287,21 @@ async def test_a_body_has_its_time_and_small_pieces_are_counted() -> None:
         assert sum(pieces) == 4
         assert (await scene.client.reply(number)).status == 408
         assert trio.current_time() == pytest.approx(10.0, abs=0.1)
+
+
+async def test_padding_is_acknowledged_and_no_part_of_a_body() -> None:
+    async with served(echo) as scene:
+        client = scene.client
+        number = await client.begin("POST", "/", ends=False)
+        # More than all windows together.
+        for _ in range(600):
+            while client.h2.local_flow_control_window(number) < 300:
+                await client.receive()
+            client.h2.send_data(number, b"a", pad_length=255)
+            await client.flush()
+        client.h2.end_stream(number)
+        await client.flush()
+        assert (await client.reply(number)).body == b"a" * 600
 
 
 async def test_a_handler_may_take_a_body_in_parts_no_faster_than_it_likes() -> None:
@@ -335,17 +362,20 @@ async def test_responses_share_what_the_connection_may_send() -> None:
         await client.flush()
         numbers = [await client.begin("GET", f"/{number}") for number in range(4)]
         client.slow.update(numbers)
-        for _ in range(100):
-            client.h2.increment_flow_control_window(FRAME_SIZE)
+        await trio.testing.wait_all_tasks_blocked()
+        for room in (FRAME_SIZE, 4 * FRAME_SIZE, FRAME_SIZE, 3 * FRAME_SIZE, 7 * FRAME_SIZE):
+            while scene.here.inbox:
+                await client.receive()
+            before = [len(client.replies[number].body) for number in numbers]
+            client.h2.increment_flow_control_window(room)
             await client.flush()
             await trio.testing.wait_all_tasks_blocked()
-            await client.receive()
-        while scene.here.inbox:
-            await client.receive()
-        sizes = [len(client.replies[number].body) for number in numbers]
-        # The first window of all is taken by those that come first.
-        assert min(sizes) >= 100 * FRAME_SIZE // 4 - 2 * FRAME_SIZE
-        assert sum(sizes) == 65535 + 100 * FRAME_SIZE
+            while scene.here.inbox:
+                await client.receive()
+            gained = [len(client.replies[number].body) - size for number, size in zip(numbers, before, strict=True)]
+            assert sum(gained) == room
+            # Each has a frame before one has another.
+            assert max(gained) - min(gained) <= FRAME_SIZE, gained
 
 
 async def test_for_a_client_that_reads_nothing_little_is_kept() -> None:
@@ -452,6 +482,7 @@ async def test_requests_that_are_reset_count_until_their_tasks_have_ended() -> N
             await may_end.wait()
 
     async with served(stay) as scene:
+        scene.at_end = may_end.set
         client = scene.client
         for number in range(MAX_STREAMS):
             client.h2.reset_stream(await client.begin("GET", f"/{number}"))
