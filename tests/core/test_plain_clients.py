@@ -13,12 +13,12 @@ from acp_gateway.core.sessions.session import Role
 from acp_gateway.protocol.gaps import PART_MISSING
 from acp_gateway.protocol.link_messages import Sent
 from acp_gateway.protocol.methods import NEWS
-from tests.core.test_exactly_once import Editor, World
+from tests.core.test_exactly_once import MODES, OLD_TURN, Editor, World
 from tests.core.test_same_version import opened
-from tests.core.test_translated_clients import NewPeer
+from tests.core.test_translated_clients import NewPeer, join_new
 from tests.fuzz.effort import some
 from tests.kit.scene import Peer, Scene, Shelf, encode, make_policy
-from tests.kit.versions import text
+from tests.kit.versions import text, update
 
 Json = Any
 
@@ -166,6 +166,19 @@ def test_the_replay_from_a_cursor_may_be_cut_too(version: int, method: str, agen
             assert (ann.shown(), ann.shim.ends) == (whole.shown(), whole.shim.ends), f"cut after {count} and {other}"
 
 
+def test_a_turn_that_was_cut_off_with_the_gateway_ends_once() -> None:
+    ann, bob = Plain(1, "session/load"), Editor("bob", 1)
+    world = World(1, ann, bob)
+    for editor in (bob, ann):
+        world.connect(editor)
+    world.ask(bob, "session/new", cwd="/srv", mcpServers=[])
+    world.ask(ann, "session/load", sessionId="s", cwd="/srv", mcpServers=[])
+    world.ask(bob, "session/prompt", sessionId="s", prompt=[text("go")])
+    world.agent_says(update("agent_message_chunk", content=text("half")))
+    world.restart()
+    assert list(ann.shim.ends.values()) == [None]
+
+
 # One exchange after the other.
 
 
@@ -227,7 +240,9 @@ def test_the_answer_of_a_prompt_whose_connection_was_lost_is_told_with_its_place
     ann.gone()
     back = dials(scene)
     messages = takes_up(back, cursor)
-    assert (words(messages), result_of(messages)["status"]["state"]) == ([], "running")
+    told = result_of(messages)
+    assert (words(messages), told["status"]["state"]) == ([], "running")
+    assert told.keys() == {"replayed", "status", "cursorId"}
     scene.agent.update("rest")
     scene.agent.answer(asked, stopReason="max_tokens")
     update, end = back.heard()
@@ -248,6 +263,42 @@ def test_an_answer_has_the_cursor_behind_its_turn(scene: Scene, ann: Peer) -> No
     answer = next(it for it in ann.heard() if "result" in it)
     late = takes_up(dials(scene, "late"), own(answer)["cursorId"])
     assert [it for it in late if "method" in it] == []
+
+
+def test_a_resume_without_a_replay_has_the_cursor_behind_all(scene: Scene, ann: Peer) -> None:
+    ann.prompt()
+    scene.agent.answers("session/prompt", stopReason="end_turn")
+    late = dials(scene, "late")
+    late.request("session/resume", sessionId="s", cwd="/srv", mcpServers=[])
+    cursor = result_of(late.heard())["cursorId"]
+    assert cursor == f"1.1@{scene.place()[0]}"
+    scene.join("bob").load()
+    assert own(late.hears()) == {"cursorId": cursor}
+    late.request("session/close", sessionId="s")
+    late.heard()
+    assert late.client.cursors is not None
+    assert late.client.cursors.at("s") is None
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_whole_history_is_the_same_with_and_without_cursors(version: int) -> None:
+    scene = Scene(agentCapabilities=LOADS)
+    first = scene.join("first")
+    first.new_session(modes=MODES)
+    for message in OLD_TURN:
+        scene.agent.say(message)
+
+    def history(peer: Peer) -> list[Any]:
+        messages = peer.resume(replay=True) if isinstance(peer, NewPeer) else peer.load()
+        found = [it["params"] for it in messages if it.get("method") == "session/update"]
+        assert all(("_meta" in it) is (peer.client.cursors is not None) for it in found)
+        return [it["update"] for it in found]
+
+    with_cursors = dials_new(scene) if version == 2 else dials(scene)
+    without = join_new(scene, "other") if version == 2 else scene.join("other")
+    expected = history(without)
+    assert len(expected) > 10
+    assert history(with_cursors) == expected
 
 
 def test_a_sub_agents_update_has_the_cursor_of_the_session_whose_history_has_it(scene: Scene, ann: Peer) -> None:
@@ -295,6 +346,18 @@ def test_a_cursor_before_what_is_held_gets_a_gap_and_says_so() -> None:
     assert words(messages)[-1] == "19"
     last = own([it for it in messages if own(it)][-1])["cursorId"]
     assert words(takes_up(dials(scene, "later"), last)) == []
+
+
+@pytest.mark.parametrize(("position", "ends", "told"), [(1, 0, 1), (1, 1, 0), (3, 0, 0)])
+def test_a_client_that_has_seen_more_than_was_stored_is_told_no_end_again(
+    scene: Scene, ann: Peer, position: int, ends: int, told: int
+) -> None:
+    ann.prompt()
+    scene.agent.answers("session/prompt", stopReason="end_turn")
+    epoch = scene.place()[0]
+    scene.session().journal.rename("after a kill")
+    late = takes_up(dials(scene, "late"), f"{position}.{ends}@{epoch}")
+    assert len([it for it in late if it.get("method") == NEWS]) == told
 
 
 def test_a_cursor_of_an_earlier_gateway_begins_the_replay_of_a_session_that_is_opened_again() -> None:
@@ -347,6 +410,8 @@ def test_a_client_of_version_2_is_told_the_state_in_the_words_of_its_version() -
     scene.agent.answer(asked, stopReason="end_turn")
     told = [it["params"]["update"] for it in new.heard() if it.get("method") == "session/update"]
     assert [update["state"] for update in told] == ["idle"]
+    # While it comes back, its place is not known.
+    assert [own(it) for it in new.resume(replay=False) if it.get("method") == "session/update"] == [{}]
 
 
 def dials_new(scene: Scene) -> NewPeer:

@@ -21,7 +21,7 @@ from typing import TypeAlias
 
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.routing import Routing
-from acp_gateway.core.sessions.own_meta import Rejoin, with_own_meta
+from acp_gateway.core.sessions.own_meta import MAX_ID, Rejoin, with_own_meta
 from acp_gateway.core.sessions.places import Place, begun_message, place_of, seen, seen_up_to, step
 from acp_gateway.core.sessions.session import Client, Request, Session
 from acp_gateway.core.sessions.stored import status_of
@@ -241,8 +241,11 @@ class Joining:
         client, journal, rejoin = self._client, self._session.journal, self._rejoin
         if client.cursors is None and (client.translator is not None or not client.wants_ends):
             return deque()
-        cursor = None if rejoin is None else rejoin.cursor
-        told = cursor.ends if cursor is not None and seen(cursor.place)[1] == begin else 0
+        told = 0
+        if rejoin is not None and rejoin.cursor is not None:
+            position = seen(rejoin.cursor.place)[1]
+            # One that has seen more than was stored was told all ends up to there.
+            told = rejoin.cursor.ends if position == begin else MAX_ID if position > begin else 0
         return deque(journal.ends((begin, told)))
 
     def _tell_end(self, turn: TurnEnd, *, is_ordinary: bool) -> None:

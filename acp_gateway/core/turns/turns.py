@@ -225,7 +225,7 @@ class Turns:
         note_end(session, request, response)
         cursors = request.client.cursors
         cursor = None if cursors is None else cursors.at(session.id)
-        if cursor is not None and request.client.translator is None:
+        if cursor is not None:
             response = with_result_meta(response, jsonrpc.encode({CURSOR: str(cursor)}))
         if not request.is_answered:
             self._agent.respond(request, response)

@@ -95,6 +95,7 @@ def test_it_is_for_controllers(scene: Scene, ann: Peer, method: str, joins: dict
 
 def test_the_gateway_says_whether_a_session_is_open_and_what_waits_there(scene: Scene, ann: Peer) -> None:
     ann.new_session()
+    session = the_session(scene)
 
     def status(peer: Peer) -> Any:
         peer.heard()
@@ -121,6 +122,10 @@ def test_the_gateway_says_whether_a_session_is_open_and_what_waits_there(scene: 
     ann.request("session/close", sessionId="s")
     scene.agent.answers("session/close")
     assert status(ann) == ("saved", {"status": idle})
+    # It can only be read, as the agent has given its id to another one.
+    session.aside = "'"
+    ann.request("session/status", sessionId="s")
+    assert ann.hears()["error"]["code"] == -32002
     assert not scene.agent.heard()
 
 
