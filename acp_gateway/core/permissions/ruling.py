@@ -77,7 +77,7 @@ class PermissionRules:
     def offers(self, request: AgentRequest, reach: SessionReach) -> list[Rule]:
         """Return the rules that a controller with this reach may write as it allows a request, the widest first."""
         session = request.session
-        if session is None or request.method != REQUEST_PERMISSION or reach.guest or request.then is not None:
+        if session is None or request.method != REQUEST_PERMISSION or reach.guest:
             return []
         if reach.identity != session.owner or not reach.sees(session) or len(of_kind(request, "allow_once")) != 1:
             return []

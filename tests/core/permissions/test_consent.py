@@ -117,11 +117,10 @@ def test_a_prompt_without_an_answer_in_time_is_refused() -> None:
 
 
 def test_other_controllers_may_answer_and_those_that_join_later_but_no_guest_and_no_observer(held: Held) -> None:
-    guest = held.scene.join_session("guest", "other", only="s", guest=True)
-    watcher = held.scene.join_session("watcher", role=Role.OBSERVER)
+    others = [held.scene.join("guest", "other", only="s", guest=True), held.scene.join("watcher", role=Role.OBSERVER)]
     phone = held.scene.join("phone")
     asked = [message for message in phone.load() if message.get("method") == REQUEST_PERMISSION]
-    assert not [it for peer in (guest, watcher) for it in peer.heard() if it.get("method") == REQUEST_PERMISSION]
+    assert not [it for peer in others for it in peer.load() if it.get("method") == REQUEST_PERMISSION]
     phone.choose(asked[0], SEND)
     held.scene.agent.takes("session/prompt")
     assert "$/cancel_request" in [message.get("method") for message in held.ann.heard()]

@@ -149,6 +149,18 @@ def test_what_was_spent_before_the_gateway_knew_a_session_does_not_count() -> No
     assert [meter.take_total("USD", total)["USD"] for total in (5000, 5010)] == [0, 10]
 
 
+@pytest.mark.parametrize("before", [0, 100])
+def test_what_was_spent_elsewhere_between_two_openings_does_not_count(before: int) -> None:
+    meter = Meter(is_new=True)
+    if before:
+        meter.take_total("USD", before)
+    meter.opened()
+    assert meter.take_total("USD", 180) == {}
+    meter.prompted()
+    assert meter.take_total("USD", 190) == {"USD": 10}
+    assert meter.spent["USD"] == before + 10
+
+
 def test_a_copy_of_a_session_does_not_cost_again_what_the_first_has_cost() -> None:
     meter = Meter(is_new=True)
     meter.take_total("USD", 100)
