@@ -56,7 +56,7 @@ def floods() -> Iterator[tuple[str, bytes]]:
     yield (
         "SETTINGS that are not known",
         b"".join(
-            frame(SETTINGS, b"".join((100 + 30 * n + each).to_bytes(2, "big") + bytes(4) for each in range(30)))
+            frame(SETTINGS, b"".join((100 + 16 * n + each).to_bytes(2, "big") + bytes(4) for each in range(16)))
             for n in range(1000)
         ),
     )

@@ -21,8 +21,8 @@ BLOCK_SIZE: Final = 65536
 MAX_CONTINUATIONS: Final = 16
 """Maximum CONTINUATION frames of a header block: whole frames need three."""
 
-MAX_SETTINGS: Final = 32
-SETTINGS_SIZE: Final = 32 * 6
+MAX_SETTINGS: Final = 16
+SETTINGS_SIZE: Final = 16 * 6
 """Maximum SETTINGS frames of a connection, and bytes of one: clients send two or three, of up to eight settings. Each
 setting that is not known is remembered to the end."""
 

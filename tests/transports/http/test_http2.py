@@ -28,6 +28,7 @@ from acp_gateway.transports.http.http2_frames import (
     BUDGET,
     ENHANCE_YOUR_CALM,
     FRAME_SIZE,
+    MAX_SETTINGS,
     PROTOCOL_ERROR,
     RESET_COST,
     SENT_PAYS,
@@ -514,7 +515,7 @@ ONE_HEADER = bytes([0x40, 1]) + b"a" + bytes([0x7F, 0xA1, 0x1E]) + b"b" * 4000
     ("data", "code", "says"),
     [
         (frame(0x6, bytes(8)) * (BUDGET + 1), ENHANCE_YOUR_CALM, f"too many PING frames: {BUDGET}"),
-        (frame(0x4) * BUDGET, ENHANCE_YOUR_CALM, "more than 32 SETTINGS"),
+        (frame(0x4) * BUDGET, ENHANCE_YOUR_CALM, f"more than {MAX_SETTINGS} SETTINGS"),
         (frame(0x1, GET, 0, 1) + frame(0x9, b"", 0, 1) * 20, ENHANCE_YOUR_CALM, "16 CONTINUATION"),
         # Small as it is sent, and large as it is read.
         (frame(0x1, ONE_HEADER + b"\xbe" * 20, 0x5, 1), ENHANCE_YOUR_CALM, f"more than {BLOCK_SIZE} bytes"),
