@@ -14,7 +14,7 @@ from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import NOTIFICATION, InvalidMessage
 from acp_gateway.protocol.link_messages import Mark, Sent, positions_in
-from acp_gateway.protocol.methods import NEWS, SESSION_UPDATE
+from acp_gateway.protocol.methods import META, NEWS, SESSION_UPDATE
 from acp_gateway.protocol.text import spans
 from acp_gateway.protocol.text.json_text import with_own_meta
 
@@ -40,6 +40,9 @@ CURSOR: Final = "cursorId"
 _CURSOR: Final = re.compile(r"(\d{1,15})\.(\d{1,15})@(.{1,256})", re.ASCII | re.DOTALL)
 _UPDATE: Final = SESSION_UPDATE.encode()
 _NEWS: Final = NEWS.encode()
+_META: Final = b'"_meta"'
+_OWN: Final = b'"%b"' % META.encode()
+_search_params: Final = re.compile(rb'"params" ?: ?\{ ?"').search
 
 
 class History(Protocol):
@@ -176,6 +179,16 @@ class Cursors:
             epoch, position = cursor.place
             self.move(holder, (epoch, position + 1))
         told = {CURSOR: str(self._at[holder])} | ({} if holder == message.session else {"sessionId": holder})
-        at = spans.find(text, "params")
-        assert at is not None
-        return spans.splice(text, [(*at, with_own_meta(text[slice(*at)], jsonrpc.encode(told)))])
+        return _with_meta(text, jsonrpc.encode(told))
+
+
+def _with_meta(text: bytes, own: bytes) -> bytes:
+    """Put the gateway's own member of `_meta` into the params of a notification."""
+    params = _search_params(text)
+    # Nearly all have it nowhere, and no object before the params, which are those of the message itself then.
+    if params is not None and text.count(b"{", 0, params.start()) == 1 and _META not in text:
+        at = params.end() - 1
+        return b"%b%b:{%b:%b},%b" % (text[:at], _META, _OWN, own, text[at:])
+    span = spans.find(text, "params")
+    assert span is not None, "it names a session"
+    return spans.splice(text, [(*span, with_own_meta(text[slice(*span)], own))])

@@ -111,9 +111,30 @@ def test_only_updates_and_news_have_cursors(message: bytes) -> None:
     assert cursors.stamp([message]) == [message]
 
 
-def test_what_else_a_message_has_stays_as_it_is() -> None:
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b'{"method":"session/update","params":{', b'"sessionId":"s","update":{"b":1e9}}}'),
+        (b'{"method": "session/update", "params": { ', b'"sessionId": "s", "update": {"params":{"b":1.50}}}}'),
+        (b'{"params":{', b'"update":{"x":"\\"params\\":{\\""},"sessionId":"s"},"method":"session/update"}'),
+        (b'{"method":"session/update","params" : {', b'\n"sessionId":"s"}}'),
+        (rb'{"method":"session\/update","p\u0061rams":{', b'"update":{"params":{"a":1}},"sessionId":"s"}}'),
+    ],
+)
+def test_what_else_a_message_has_stays_as_it_is(before: bytes, after: bytes) -> None:
     cursors = Cursors()
     cursors.stamp([at(("e", 4))])
-    text = rb'{"method":"session\/update","params":{"_meta":{"a":1.50},"sessionId":"s","update":{"b":1e9}}}'
-    (stamped,) = cursors.stamp([text])
-    assert stamped == text.replace(b'{"a"', b'{"acp-gateway":{"cursorId":"5.0@e"},"a"')
+    (stamped,) = cursors.stamp([before + after])
+    assert stamped == before + b'"_meta":{"acp-gateway":{"cursorId":"5.0@e"}},' + after
+
+
+def test_what_else_is_in_the_meta_of_a_message_stays_as_it_is() -> None:
+    cursors = Cursors()
+    cursors.stamp([at(("e", 4))])
+    for meta, more in ((b"{", b'"a":1.50}'), (b"{", b'"acp-gateway":1}')):
+        text = b'{"method":"session/update","params":{"sessionId":"s","_meta":%b%b}}' % (meta, more)
+        (stamped,) = cursors.stamp([text])
+        assert isinstance(stamped, bytes)
+        told = json.loads(stamped)["params"]["_meta"]
+        assert told.pop("acp-gateway").keys() == {"cursorId"}
+        assert told == {name: value for name, value in json.loads(meta + more).items() if name != "acp-gateway"}
