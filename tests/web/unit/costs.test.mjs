@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { firstDay, moneyText, partsOf, spentText, sumText } from "../../../acp_gateway/web/app/state/costs.js";
+import { firstDay, moneyText, partsOf, spentText, sumText } from "../../../acp_gateway/web/app/text/costs.js";
 
 test("currencies are said apart, and little is not nothing", () => {
   assert.equal(moneyText({ EUR: 1.5, USD: 0.004 }), "1.50 EUR + < 0.01 USD");

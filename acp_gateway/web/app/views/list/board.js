@@ -2,7 +2,7 @@
 import { useEffect, useState } from "../../../vendor/hooks.js";
 import { html } from "../parts/html.js";
 import { columnsOf } from "../../state/board_columns.js";
-import { spentText } from "../../state/costs.js";
+import { spentText } from "../../text/costs.js";
 import { ageText, counted, oneLine, shortPath, titleOf, visible } from "../../text/format.js";
 import { classes, Pure, useNow } from "../parts/hooks.js";
 import { Icon } from "../parts/icons.js";

@@ -3,7 +3,7 @@ import { useEffect, useState } from "../../../vendor/hooks.js";
 import { html } from "../parts/html.js";
 import { Dialog } from "../parts/dialog.js";
 import { makeRoute } from "../../route/route.js";
-import { firstDay, PERIODS, partsOf, sumText, WAYS } from "../../state/costs.js";
+import { firstDay, PERIODS, partsOf, sumText, WAYS } from "../../text/costs.js";
 import { machineText } from "../../state/machines.js";
 import { oneLine, sentence } from "../../text/format.js";
 

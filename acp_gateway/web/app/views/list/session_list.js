@@ -6,7 +6,7 @@ import { ageText, shortPath, titleOf, visible } from "../../text/format.js";
 import { classes, Pure, useNow } from "../parts/hooks.js";
 import { Icon } from "../parts/icons.js";
 import { MachineBadge, MachineSwitch } from "./machine_switch.js";
-import { spentText } from "../../state/costs.js";
+import { spentText } from "../../text/costs.js";
 import { agentText, machinesOf, onMachine } from "../../state/machines.js";
 import { BesideButton } from "../session/panes_view.js";
 import { makeRoute } from "../../route/route.js";

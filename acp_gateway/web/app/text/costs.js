@@ -1,5 +1,5 @@
 /** What sessions have cost, in words for the page. Pure. */
-import { countText, counted, oneLine } from "../text/format.js";
+import { countText, counted, oneLine } from "./format.js";
 
 /**
  * @typedef {{costs: Record<string, number>, tokens: number, turns: number}} Amounts
