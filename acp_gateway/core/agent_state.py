@@ -55,8 +55,8 @@ class Policy:
     """Returns the rules for permissions in force, the first ones first."""
     exceeded: Callable[[str], Exceeded | None] = lambda _: None
     """Returns the limit on costs that an account has reached, or all together have."""
-    allow_more: Callable[[str], object] = lambda _: None
-    """Allows as much again of what `exceeded` returns for an account."""
+    allow_more: Callable[[str, Exceeded], object] = lambda _, __: None
+    """Allows an account as much again of what `exceeded` has returned for it."""
 
     @property
     def shared(self) -> bool:

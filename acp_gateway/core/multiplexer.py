@@ -35,7 +35,7 @@ from acp_gateway.core.turns.lost_prompts import note_claim
 from acp_gateway.core.turns.queue import PromptQueue, QueueChange
 from acp_gateway.core.turns.steering import Steering
 from acp_gateway.core.turns.turns import Turns
-from acp_gateway.core.waiting import Until
+from acp_gateway.core.waiting import ALONE, Until
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import NOTIFICATION, REQUEST, RESPONSE, InvalidMessage, Message, RawId
 from acp_gateway.protocol.size_limit import TOO_LARGE
@@ -91,11 +91,12 @@ class MemoryUse:
             self._agent.histories.end_echo(session)
 
     def abandoned_prompt_sizes(self) -> Counter[str]:
-        """Count the bytes of queued prompts whose clients have gone, by account."""
+        """Count the bytes of prompts that wait and whose clients have gone, by account."""
         sizes = Counter[str]()
-        for request in self._agent.waiting.of_kind(Until.TURN_FREE):
-            if request.client.gone:
-                sizes[request.client.reach.account] += len(request.message.text)
+        for until in ALONE:
+            for request in self._agent.waiting.of_kind(until):
+                if request.client.gone:
+                    sizes[request.client.reach.account] += len(request.message.text)
         return sizes
 
     def drop_abandoned_prompts(self, account: str) -> None:

@@ -52,7 +52,7 @@ Objection: TypeAlias = ErrorObject | Event
 """Answer to a request that can't go on: its refusal, or the event after which it is judged again."""
 
 
-_ALONE: Final = frozenset({Until.TURN_FREE, Until.CONSENT})
+ALONE: Final = frozenset({Until.TURN_FREE, Until.CONSENT})
 """Events for which prompts wait whose clients have gone."""
 
 _FOLLOWED: Final = frozenset({Until.DIRECTORIES_CHECKED, Until.JOURNAL_LOADED})
@@ -160,7 +160,7 @@ class Waiting:
         """
         for request in client.requests.values():
             event = self._events.get(request)
-            if event is not None and (event.until not in _ALONE or client.reach.guest):
+            if event is not None and (event.until not in ALONE or client.reach.guest):
                 self._drop(request)
 
     def clear(self, but: Until | None = None) -> None:

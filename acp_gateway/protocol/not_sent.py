@@ -12,6 +12,9 @@ NOT_SENT: Final = "not_sent"
 CANCELLED: Final = b'{"stopReason":"cancelled","_meta":{"acp-gateway":{"notSent":true}}}'
 """Result of a prompt that was cancelled before the agent had it."""
 
+QUESTION: Final = "acp-gateway-prompt-"
+"""Beginning of the id of the tool call by which the gateway asks whether a prompt is to be sent."""
+
 SHOWN: Final = 200
 """Characters of a prompt that an error has: enough to know it again."""
 

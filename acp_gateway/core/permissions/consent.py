@@ -17,7 +17,7 @@ from acp_gateway.core.states import SessionState
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.methods import REQUEST_PERMISSION, Audience
-from acp_gateway.protocol.not_sent import CANCELLED
+from acp_gateway.protocol.not_sent import CANCELLED, QUESTION
 from acp_gateway.protocol.text import lookup
 
 SEND: Final = "send"
@@ -67,7 +67,7 @@ class Consent:
         ]
         params = {
             "sessionId": session.id,
-            "toolCall": {"toolCallId": f"acp-gateway-{key}", "title": f"Send the prompt? {exceeded}", "kind": "other"},
+            "toolCall": {"toolCallId": f"{QUESTION}{key}", "title": f"Send the prompt? {exceeded}", "kind": "other"},
             "options": [{"optionId": it, "name": name, "kind": kind} for it, name, kind in options],
         }
         question = {"jsonrpc": "2.0", "id": f"acp-gateway-{key}", "method": REQUEST_PERMISSION, "params": params}
@@ -86,7 +86,7 @@ class Consent:
         held = self._agent.waiting.release_first(Until.CONSENT, session)
         chosen = lookup.text_at(response, "result", "outcome", "optionId")
         if chosen == MORE:
-            self._agent.policy.allow_more(session.account)
+            self._agent.policy.allow_more(session.account, exceeded)
         if chosen in (SEND, MORE):
             self._go_on(session, held)
             return

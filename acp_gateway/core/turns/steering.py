@@ -25,6 +25,7 @@ from acp_gateway.protocol.text import lookup, spans
 from acp_gateway.protocol.text.json_text import with_member
 
 CANNOT: Final = "the agent takes nothing into a turn that runs"
+NO_TURN: Final = "no turn runs that could take it"
 
 _WHEN_IDLE: Final = b'{"idleBehavior":"promptRequired"}'
 """Member `steering` of `_meta` that asks an agent not to begin a turn by itself."""
@@ -75,6 +76,8 @@ class Steering:
         """Offer a prompt that waits to the agent for the turn that runs; return why that can't be, if it can't."""
         if self._process.abilities.steering is None:
             return CANNOT
+        if not session.turns:
+            return NO_TURN  # It waits behind one that a person is asked about.
         self._agent.waiting.withdraw(request)
         self._offer(session, request)
         return None

@@ -35,24 +35,24 @@ class TodaysSpending:
 
     def exceeded(self, account: str) -> Exceeded | None:
         """Return the limit that an account has reached, or all together have; None if there is none."""
-        for option, _, budget, spent in self._reached(account):
+        for option, budget, spent in self._reached(account):
             return Exceeded(option, budget.text, amount_text(spent, budget.unit))
         return None
 
-    def allow_more(self, account: str) -> None:
-        """Allow as much again of each limit that is reached."""
-        for option, whose, budget, spent in self._reached(account):
-            self._allowed[option, whose] = spent + budget.amount
+    def allow_more(self, account: str, exceeded: Exceeded) -> None:
+        """Allow an account as much again of a limit that it was told as reached. Others are still asked."""
+        for option, budget, spent in self._reached(account):
+            if option == exceeded.option:
+                self._allowed[option, account] = spent + budget.amount
 
-    def _reached(self, account: str) -> Iterator[tuple[str, str, Budget, int]]:
-        """Yield the limits that are reached, each by option, account and budget, with what was spent."""
+    def _reached(self, account: str) -> Iterator[tuple[str, Budget, int]]:
+        """Yield the limits that are reached, each by option and budget, with what was spent."""
         self._begin_day()
         limits, own = self._limits(), self._of_one.get(account, Counter[str]())
-        options = (("cost_per_identity", account, own), ("cost_per_day", "", self._of_all))
-        for option, whose, amounts in options:
+        for option, amounts in (("cost_per_identity", own), ("cost_per_day", self._of_all)):
             budget: Budget | None = getattr(limits, option)
-            if budget is not None and amounts[budget.unit] >= self._allowed.get((option, whose), budget.amount):
-                yield option, whose, budget, amounts[budget.unit]
+            if budget is not None and amounts[budget.unit] >= self._allowed.get((option, account), budget.amount):
+                yield option, budget, amounts[budget.unit]
 
     def _begin_day(self) -> None:
         """Forget the day before."""

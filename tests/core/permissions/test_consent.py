@@ -1,5 +1,6 @@
 """The question before a prompt is sent beyond a limit: who is asked, and what becomes of the prompts."""
 
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -8,8 +9,10 @@ from acp_gateway.core.permissions.consent import MORE, REFUSE, SEND
 from acp_gateway.core.requests import Exceeded
 from acp_gateway.core.sessions.session import Role
 from acp_gateway.core.turns.queue import QueueChange
+from acp_gateway.core.turns.steering import NO_TURN
 from acp_gateway.protocol.methods import REQUEST_PERMISSION
 from tests.core.test_same_version import NewScene
+from tests.core.turns.test_steering import STEERS, TAKES_FURTHER_PROMPTS
 from tests.kit.scene import Peer, Scene, make_policy, opened_scene
 
 REACHED = Exceeded("cost_per_identity", "5 USD", "5.10 USD")
@@ -25,7 +28,8 @@ class Limits:
     def exceeded(self, account: str) -> Exceeded | None:
         return self.reached
 
-    def allow_more(self, account: str) -> None:
+    def allow_more(self, account: str, exceeded: Exceeded) -> None:
+        assert exceeded is REACHED
         self.accounts.append(account)
         self.reached = None
 
@@ -33,9 +37,9 @@ class Limits:
 class Held:
     """A session of `ann` whose first prompt waits for an answer."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, welcome: Any = MappingProxyType({}), **options: Any) -> None:
         self.limits = Limits()
-        self.scene, self.ann = opened_scene(make_policy(spending=self.limits, **options))
+        self.scene, self.ann = opened_scene(make_policy(spending=self.limits, **options), **welcome)
         self.number = self.ann.prompt("first")
         self.question = self.ann.hears()
 
@@ -201,6 +205,28 @@ def test_a_prompt_that_is_sent_now_is_asked_about_in_place_of_the_one_that_waits
     held.agent.clear()
     held.ann.choose(heard[-1], SEND)
     assert held.scene.agent.takes("session/prompt")["params"]["prompt"][0]["text"] == "second"
+
+
+@pytest.mark.parametrize("steers", [STEERS, {"agentCapabilities": TAKES_FURTHER_PROMPTS}])
+def test_no_prompt_gets_past_the_question_as_one_for_the_turn_that_runs(steers: Any) -> None:
+    held = Held(welcome=steers)
+    held.ann.prompt("second")
+    session = held.scene.session()
+    (queued,) = (request.queued for request in session.queue)
+    assert queued is not None
+    assert held.scene.multiplexer.change_queue(held.ann.client, session, QueueChange(queued.key, "steer")) == NO_TURN
+    assert (len(session.queue), held.agent) == (1, [])
+    held.ann.choose(held.question, SEND)
+    assert held.scene.agent.takes("session/prompt")["params"]["prompt"][0]["text"] == "first"
+
+
+def test_a_prompt_that_waits_without_its_client_counts_as_left_behind(held: Held) -> None:
+    (request,) = held.ann.client.requests.values()
+    held.ann.gone()
+    memory = held.scene.multiplexer.memory
+    assert memory.abandoned_prompt_sizes() == {"me": len(request.message.text)}
+    memory.drop_abandoned_prompts("me")
+    assert memory.abandoned_prompt_sizes().total() == 0
 
 
 def test_the_prompt_of_a_client_that_has_gone_waits_for_the_next_one(held: Held) -> None:

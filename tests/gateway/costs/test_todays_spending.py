@@ -46,12 +46,18 @@ def test_a_limit_for_a_day_is_for_all_together_and_may_be_of_tokens() -> None:
     assert reached(today, "eve") == "cost_per_day (1k tokens a day) is reached: 1,200 tokens today"
 
 
-def test_what_is_allowed_more_is_as_much_again_for_that_account_and_for_the_day() -> None:
+def allow_more(today: TodaysSpending, account: str) -> None:
+    found = today.exceeded(account)
+    assert found is not None
+    today.allow_more(account, found)
+
+
+def test_what_is_allowed_more_is_as_much_again_for_that_account() -> None:
     clock = Clock()
     today = spending(clock, cost_per_identity=FIVE)
     for account in ("ann", "bob"):
         today.add(account, Counter(USD=7_000_000))
-    today.allow_more("ann")
+    allow_more(today, "ann")
     assert reached(today) is None
     assert reached(today, "bob") is not None
     today.add("ann", Counter(USD=4_999_999))
@@ -62,6 +68,16 @@ def test_what_is_allowed_more_is_as_much_again_for_that_account_and_for_the_day(
     assert reached(today) is None
     today.add("ann", Counter(USD=5_000_000))
     assert reached(today) is not None
+
+
+def test_more_is_allowed_of_the_limit_that_was_told_and_by_no_account_for_another() -> None:
+    today = spending(cost_per_identity=FIVE, cost_per_day=FIVE)
+    today.add("ann", Counter(USD=7_000_000))
+    allow_more(today, "ann")
+    assert reached(today) == "cost_per_day (5 USD a day) is reached: 7.00 USD today"
+    allow_more(today, "ann")
+    assert reached(today) is None
+    assert reached(today, "bob") == "cost_per_day (5 USD a day) is reached: 7.00 USD today"
 
 
 @pytest.mark.parametrize("limits", [{}, {"cost_per_day": None}])

@@ -15,6 +15,7 @@ from acp_gateway.errors import AccessError, AgentError, AgentRefused, GatewayErr
 from acp_gateway.printable import printable
 from acp_gateway.protocol.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
 from acp_gateway.protocol.methods import AGENT_CHUNK, PROMPT
+from acp_gateway.protocol.not_sent import QUESTION
 from acp_gateway.terminal.content import block_text, text_of
 from acp_gateway.terminal.dialogue import (
     Answered,
@@ -154,6 +155,9 @@ class SentPrompt:
                 self._transcript.apply(event.question.update, event.question.lane)
                 title = self._title_of(event.question)
                 self._tell(f"the agent asks: {title}; `{self._way(self.session)}` shows the question")
+                if text_of(event.question.tool.get("toolCallId")).startswith(QUESTION):
+                    # It waits for that answer, and neither for a turn nor in the queue.
+                    self._note_arrival()
             case Withdrawn():
                 self._questions.remove(event.id, 0.0)
             case Decided() if event.by:

@@ -13,6 +13,7 @@ from trio.testing import MockClock
 from acp_gateway.cli.client.prompting.sent_prompt import SentPrompt, follow_prompt
 from acp_gateway.client.shim import LinkState, Settings
 from acp_gateway.errors import AccessError, AgentError, AgentRefused, Forbidden, GatewayError, LimitReached, TurnStopped
+from acp_gateway.protocol.not_sent import QUESTION
 from acp_gateway.protocol.path_maps import PathMaps
 from acp_gateway.terminal.content import Option
 from acp_gateway.terminal.dialogue import (
@@ -124,12 +125,18 @@ def test_each_other_end_is_an_error_with_an_exit_code_of_its_own(
     assert words in str(made.it.outcome.error)
 
 
-@pytest.mark.parametrize("taken", [TurnStarted("me"), Queued(1, (("me", "go"),))])
+ASKS_FIRST = Asked(
+    Question(7, {"toolCallId": f"{QUESTION}1", "title": "Send the prompt?"}, (Option("a", "Send", "allow_once"),))
+)
+"""A limit on costs is reached: neither a turn begins nor is the prompt in the queue."""
+
+
+@pytest.mark.parametrize("taken", [TurnStarted("me"), Queued(1, (("me", "go"),)), ASKS_FIRST])
 def test_a_prompt_whose_answer_is_not_awaited_is_done_when_the_gateway_has_it(taken: Event) -> None:
     made = Made(waits=False)
     # What has come with the opening was before.
     made.it.receive([OPENED, taken, TurnStarted("ann", running=True)])
-    made.it.receive([Queued(0, ()), TurnStarted("ann", running=True)])
+    made.it.receive([Queued(0, ()), TurnStarted("ann", running=True), asks()])
     assert made.it.outcome is None
     made.it.receive([taken])
     assert made.it.outcome is not None
