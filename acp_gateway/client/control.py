@@ -16,7 +16,7 @@ from acp_gateway.client.dialing import Destination, dial, explain_silence, refus
 from acp_gateway.config.listeners import PublicUrl
 from acp_gateway.errors import ProtocolError, TooOld, Unreachable, UsageError
 from acp_gateway.gateway.session_api.output import CHANGED, REMOVED
-from acp_gateway.gateway.session_api.requests import EXPORT, LIST, REMOVE_WORKTREE, SEARCH, TRY_RULES, USAGE
+from acp_gateway.gateway.session_api.requests import EXPORT, LIST, MOST_SUMS, REMOVE_WORKTREE, SEARCH, TRY_RULES, USAGE
 from acp_gateway.printable import printable
 from acp_gateway.protocol.jsonrpc import METHOD_NOT_FOUND
 from acp_gateway.protocol.methods import OPEN
@@ -335,7 +335,7 @@ class _SpentRow(_Spent):
 
 
 class _Usage(msgspec.Struct):
-    rows: Annotated[list[_SpentRow], Meta(max_length=10_000)]
+    rows: Annotated[list[_SpentRow], Meta(max_length=MOST_SUMS)]
     total: _Spent
     more: _Number = 0
     missing: list[str] = []

@@ -35,6 +35,9 @@ UNITS: Final = (TURNS, TOKENS, "input", "output", "cachedRead", "cachedWrite")
 MOST_CURRENCIES: Final = 4
 """Maximum currencies of one session; an agent bills in one."""
 
+_MOST: Final = 2**53 - 1
+"""The largest number that is told: beyond it, clients refuse all that is told with it."""
+
 _Total = Annotated[float, Meta(ge=0, le=1e9)]
 _Count = Annotated[int, Meta(ge=0, le=10**12)] | None
 """Larger ones are a mistake, and would not fit into what is stored."""
@@ -199,8 +202,8 @@ class Meters:
 
 def describe(amounts: Mapping[str, int]) -> dict[str, Any]:
     """Return amounts as members of a JSON object: `costs` by currency, and each of `UNITS`."""
-    costs = {unit: amount / MILLION for unit, amount in sorted(amounts.items()) if unit not in UNITS}
-    return {"costs": costs} | {unit: amounts.get(unit, 0) for unit in UNITS}
+    costs = {unit: min(amount, _MOST) / MILLION for unit, amount in sorted(amounts.items()) if unit not in UNITS}
+    return {"costs": costs} | {unit: min(amounts.get(unit, 0), _MOST) for unit in UNITS}
 
 
 def summarize(amounts: Mapping[str, int]) -> dict[str, Any] | None:

@@ -4,7 +4,7 @@ from typing import Any, Final, cast
 
 from acp_gateway.gateway.costs.spending import describe
 from acp_gateway.gateway.session_api.connection import ApiConnection
-from acp_gateway.gateway.session_api.requests import Call
+from acp_gateway.gateway.session_api.requests import MOST_SUMS, Call
 from acp_gateway.gateway.storage.spending import By, Wanted
 from acp_gateway.gateway.viewing.open_sessions import CallRefused
 from acp_gateway.protocol import jsonrpc
@@ -37,6 +37,7 @@ class SpentSums:
             rows += there.rows
             total.update(there.total)
             more, missing = more + there.more, there.missing
+        rows, more = rows[:MOST_SUMS], more + len(rows[MOST_SUMS:])
         told = {"by": by, "rows": rows, "total": describe(total), "more": more, "missing": missing}
         return jsonrpc.encode(told)
 

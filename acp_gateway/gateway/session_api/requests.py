@@ -84,6 +84,9 @@ ALIASES: Final = {"session/sync": GET}
 SUMS_BY: Final = ("day", "session", "agent", "identity")
 """Words for what costs are added up by."""
 
+MOST_SUMS: Final = 10_000
+"""Maximum sums of costs that are told with those of nodes, a tenth from each; clients take no more."""
+
 _DAY: Final = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 
 QUEUE_ACTIONS: Final = ("remove", "edit", "move", "send_now", "steer")

@@ -21,11 +21,24 @@ SPENT: Final = """
     """
 """The table, for `database`."""
 
+_SUM: Final = "CAST(min(total(amount), 9e15) AS INTEGER)"
+"""A number that any program reads: what agents have told may be beyond integers, for which `sum` is an error."""
+
+_WITHOUT_NAMES: Final = f"""
+    INSERT INTO spent SELECT day, agent, '', owner, unit, {_SUM} FROM spent WHERE day = ? AND session <> ''
+    GROUP BY agent, owner, unit
+    ON CONFLICT (day, agent, session, owner, unit) DO UPDATE SET amount = amount + excluded.amount
+    """  # noqa: S608 - our own names
+
 DAYS: Final = 400
 """Days that are kept: a year, and the month before it."""
 
 MOST_ROWS: Final = 200_000
-"""Maximum rows, some 40 MB, beyond which the earliest days go: seventy sessions a day for 400 days have as many."""
+"""Maximum rows, some 40 MB, beyond which the earliest days go, and the sessions of the last one are added up without
+their names: seventy sessions a day for 400 days have as many."""
+
+_ADDED: Final = MOST_ROWS // 4
+"""Rows that are added at most until they are counted again."""
 
 MOST_SUMS: Final = 1000
 """Maximum sums that are told at once, of the latest days, or of those with the most tokens."""
@@ -75,11 +88,13 @@ class SpendingTable:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
-        # The day on which earlier ones were removed.
+        # The day on which earlier ones were removed, and the most rows that were added since.
         self._pruned = ""
+        self._added = 0
 
     def add(self, by: SpentBy, amounts: Mapping[str, int]) -> None:
         """Add amounts to those of a day."""
+        self._added += len(amounts)
         names = [text.encode("utf-8", "surrogatepass") for text in by]
         self._connection.executemany(
             "INSERT INTO spent VALUES (CAST(? AS TEXT), CAST(? AS TEXT), CAST(? AS TEXT), CAST(? AS TEXT), ?, ?) "
@@ -88,15 +103,20 @@ class SpendingTable:
         )
 
     def prune(self, day: str, most: int = MOST_ROWS) -> None:
-        """Remove what is `DAYS` older than a day, and the earliest days while there are too many rows: once a day."""
-        if self._pruned == day:
+        """Remove what is `DAYS` older than the present day, and the earliest days while there are too many rows, once a
+        day and after many additions; of the present day, the names of the sessions."""
+        if self._pruned == day and self._added < _ADDED:
             return
-        self._pruned, execute = day, self._connection.execute
+        self._pruned, self._added, execute = day, 0, self._connection.execute
         first = date.fromisoformat(day) - timedelta(days=DAYS)
         execute("DELETE FROM spent WHERE day < ?", (first.isoformat(),))
         left = execute("SELECT count(*) FROM spent").fetchone()[0]
         for one, count in execute("SELECT day, count(*) FROM spent GROUP BY day ORDER BY day").fetchall():
-            if left <= most or one == day:
+            if left <= most:
+                break
+            if one == day:
+                execute(_WITHOUT_NAMES, (one,))
+                execute("DELETE FROM spent WHERE day = ? AND session <> ''", (one,))
                 break
             execute("DELETE FROM spent WHERE day = ?", (one,))
             left -= count
@@ -135,7 +155,7 @@ def _sums(connection: sqlite3.Connection, wanted: Wanted, *, until: str = "~") -
         values += wanted.agents
     column = _COLUMNS[wanted.by]
     rows = connection.execute(
-        f"SELECT {column}, unit, sum(amount) FROM spent WHERE {' AND '.join(conditions)} "  # noqa: S608 - our own names
+        f"SELECT {column}, unit, {_SUM} FROM spent WHERE {' AND '.join(conditions)} "  # noqa: S608 - our own names
         f"GROUP BY {column}, unit",
         # sqlite3 refuses lone surrogates.
         [value.encode("utf-8", "replace").decode() for value in values],

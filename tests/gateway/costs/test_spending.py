@@ -186,6 +186,8 @@ def test_amounts_are_told_with_costs_by_currency() -> None:
     told = describe(Counter({"USD": 1_500_000, "EUR": 1, "turns": 2, "tokens": 9}))
     assert told["costs"] == {"EUR": 0.000001, "USD": 1.5}
     assert (told["turns"], told["tokens"], told["cachedRead"]) == (2, 9, 0)
+    told = describe(Counter({"USD": 10**30, "tokens": 2**53}))
+    assert (told["costs"]["USD"] < 1e15, told["tokens"]) == (True, 2**53 - 1)
 
 
 # Which messages count

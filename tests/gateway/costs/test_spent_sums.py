@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from acp_gateway.gateway.session_api.connection import ApiConnection
+from acp_gateway.gateway.session_api.requests import MOST_SUMS
 from acp_gateway.gateway.sessions.elsewhere import SpentAtNodes
 from acp_gateway.gateway.storage.spending import Sums, Wanted
 from tests.kit.bridging import Bench
@@ -82,11 +83,12 @@ async def test_sums_of_nodes_are_beside_those_of_the_gateway_where_they_are_want
     bench: Bench, asked: list[Wanted], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted_there: list[Any] = []
+    there = [{"key": "gpu2/s", "machine": "gpu2"}]
 
     class Questions:
         async def usage(self, access: Any, reach: Any, wanted: Any) -> SpentAtNodes:
             wanted_there.append(wanted)
-            return SpentAtNodes([{"key": "gpu2/s", "machine": "gpu2"}], Counter(USD=500_000, EUR=1), 2, ["gpu3"])
+            return SpentAtNodes(there, Counter(USD=500_000, EUR=1), 2, ["gpu3"])
 
     monkeypatch.setattr(ApiConnection, "questions", Questions())
     page = await bench.page(bench.access())
@@ -95,6 +97,9 @@ async def test_sums_of_nodes_are_beside_those_of_the_gateway_where_they_are_want
     assert [row["key"] for row in told["rows"]] == ["s", "gpu2/s"]
     assert (told["total"]["costs"], told["more"], told["missing"]) == ({"EUR": 0.000001, "USD": 4.5}, 3, ["gpu3"])
     assert wanted_there == [{"by": "session"}]
+    there *= MOST_SUMS
+    told = await page.result("gateway/usage", by="session", nodes=True)
+    assert (len(told["rows"]), told["more"]) == (MOST_SUMS, 4)
 
 
 async def test_a_session_is_described_with_what_it_has_cost(bench: Bench) -> None:

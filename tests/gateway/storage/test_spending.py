@@ -13,11 +13,12 @@ from acp_gateway.errors import Busy
 from acp_gateway.gateway.storage.database import Database
 from acp_gateway.gateway.storage.records import SpentBy
 from acp_gateway.gateway.storage.salvage import salvage
-from acp_gateway.gateway.storage.spending import DAYS, MOST_SUMS, Wanted, day_of, read_sums
+from acp_gateway.gateway.storage.spending import DAYS, MOST_ROWS, MOST_SUMS, Wanted, day_of, read_sums
 from tests.gateway.storage.stores import LIMIT, NOON, SESSION
 from tests.gateway.storage.test_database import change
 
 TODAY = "2026-01-01"
+TOMORROW = "2026-01-02"
 FIRST = SpentBy(TODAY, "demo", "sess-1", "ada")
 
 
@@ -85,6 +86,29 @@ def test_days_that_are_too_old_or_too_many_go_once_a_day(path: Path, database: D
     database.spending.prune("2026-01-03", most=0)
     assert read_sums(path, Wanted()).sums == {}
     assert DAYS > 365
+
+
+def test_too_many_sessions_of_one_day_are_added_up_without_their_names(path: Path, database: Database) -> None:
+    for number in range(3):
+        add(database, FIRST._replace(session_id=f"s{number}"), USD=1, tokens=2)
+    database.spending.prune(TODAY, most=6)
+    assert len(read_sums(path, Wanted("session")).sums) == 3
+    database.spending.prune(TODAY, most=0)
+    assert len(read_sums(path, Wanted("session")).sums) == 3
+    add(database, FIRST, **{f"U{number}": 1 for number in range(MOST_ROWS // 4)})
+    for expected in (3, 4):
+        database.spending.prune(TODAY, most=0)
+        amounts = read_sums(path, Wanted("session")).sums
+        assert (list(amounts), amounts[""]["USD"], amounts[""]["tokens"]) == ([""], expected, 2 * expected)
+        add(database, FIRST, USD=1, tokens=2)
+        database.spending.prune(TOMORROW)
+
+
+def test_amounts_beyond_the_integers_of_the_file_are_told_as_the_most(path: Path, database: Database) -> None:
+    for number in range(3):
+        add(database, FIRST._replace(session_id=f"s{number}"), tokens=2**62)
+    assert read_sums(path, Wanted()).sums == {TODAY: {"tokens": 9 * 10**15}}
+    assert database.spending.on_day(TODAY)["ada"]["tokens"] == 9 * 10**15
 
 
 def test_a_file_from_before_costs_were_kept_gets_a_place_for_them(path: Path) -> None:
