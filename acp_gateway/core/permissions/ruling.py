@@ -4,6 +4,7 @@ A rule decides when the session of a request is certain, and no client has the r
 rule that is written, is told in the conversation.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
@@ -29,9 +30,18 @@ CALL_SIZE: Final = 256 * 1024
 """Maximum bytes of a tool call that rules read, with all its updates, some 10 ms of work; that of a person may be
 longer."""
 
+READ_SIZE: Final = 4 * CALL_SIZE
+"""Maximum bytes of messages that are read to find its updates, some 30 ms of work."""
+
+_PER_READ: Final = 256
+_PER_LOOK: Final = 32
+"""Bytes that take as long to read as what is to be done for each message, that is read or only looked at."""
+
 _CALLS: Final = frozenset({TOOL_CALL, TOOL_CALL_UPDATE})
 # A part of both, which are spelled without an escape.
 _CALL: Final = TOOL_CALL.encode()
+# The name of a call may be spelled with escapes: most other texts with escapes need not be read.
+_ESCAPED_NAME: Final = re.compile(rb'"toolCallId"\s*:\s*"[^"\\]*\\')
 
 
 class Judged(NamedTuple):
@@ -124,8 +134,10 @@ def asked_of(request: AgentRequest, session: Session) -> Asked:
     Nothing is certain of one that parsers may read in several ways, or that is too large.
     """
     raw = bytes(lookup.params_of(request.message).get("toolCall", b""))
-    told = [*_told_before(request, session), raw]
-    calls = [_read_call(part) for part in told] if sum(map(len, told)) <= CALL_SIZE else [None]
+    before = _told_before(request, session)
+    told = [*(before or ()), raw]
+    is_readable = before is not None and sum(map(len, told)) <= CALL_SIZE
+    calls = [_read_call(part) for part in told] if is_readable else [None]
     known = [call for call in calls if call is not None]
     if len(known) < len(calls):
         return Asked("other")
@@ -137,14 +149,20 @@ def asked_of(request: AgentRequest, session: Session) -> Asked:
     return read_asked(call, session.cwd, earlier)
 
 
-def _told_before(request: AgentRequest, session: Session) -> list[bytes]:
-    """Return the updates of a request's tool call in the turn that runs, since the one that has begun it, as JSON."""
+def _told_before(request: AgentRequest, session: Session) -> list[bytes] | None:
+    """Return the updates of a request's tool call in the turn that runs, since the one that has begun it, as JSON; None
+    if what may be one of them is more than is read."""
     name = request.tool_call.tool_call_id
     found: list[bytes] = []
-    size, spelled = 0, jsonrpc.encode(name)[1:-1]
+    size, read, spelled = 0, 0, jsonrpc.encode(name)
     for text in session.journal.backwards() if name else ():
-        # Its name may be spelled with escapes, too.
-        if _CALL not in text or not (spelled in text or b"\\u" in text or b"\\/" in text):
+        if _CALL not in text:
+            continue
+        may_be = spelled in text or _ESCAPED_NAME.search(text)
+        read += len(text) + _PER_READ if may_be else _PER_LOOK
+        if read > READ_SIZE:
+            return None
+        if not may_be:
             continue
         told = Passed.of(text)
         call = Update.read(told.update)

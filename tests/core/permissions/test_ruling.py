@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from acp_gateway.core.permissions import ruling
 from acp_gateway.core.permissions.ruling import CALL_SIZE
 from acp_gateway.protocol.methods import NEWS
 from acp_gateway.rules.rule import CommandPattern, Rule
@@ -184,6 +185,20 @@ def test_what_was_told_of_a_call_counts_in_any_spelling_in_its_turn_and_session_
     scene.agent.answer(prompt, stopReason="end_turn")
     ask_after(scene, [], again)
     assert not is_asked(ann)
+
+
+@pytest.mark.parametrize(("name", "asked"), [("t", False), ('"', True)])
+def test_no_more_than_some_messages_are_read_for_a_request(
+    name: str, asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ruling, "READ_SIZE", 20_000)
+    scene, ann = ruled(pytest_rule())
+    ann.prompt()
+    # Such a name is spelled with escapes, and may be that of the request.
+    for number in range(100):
+        scene.agent.state("tool_call_update", toolCallId=f"{name}{number}")
+    ask_after(scene, [], PYTEST)
+    assert is_asked(ann) == asked
 
 
 def test_a_rule_decides_while_no_client_is_there_and_with_an_end_only_until_then() -> None:
