@@ -55,6 +55,11 @@ CONNECTION_WINDOW: Final = 16 * STREAM_WINDOW
 """Bytes of all bodies that may wait once the client is trusted: those of 16 requests, the most of one link, delay
 no other. Before, it is 64 KiB, with which each connection begins."""
 
+HEADS_SIZE: Final = 4 * frames.BLOCK_SIZE
+TRUSTED_HEADS_SIZE: Final = 16 * frames.BLOCK_SIZE
+"""Bytes that the heads of requests at the same time may have, before and after the client is trusted: those of 100
+requests, of 2.6 or 10 KB each. A few bytes may stand for thousands that were sent before (RFC 7541)."""
+
 MAX_UNSENT: Final = 65536
 """Bytes of frames that wait to be written, above which no data is framed; with twice as many, nothing is read."""
 
@@ -106,6 +111,8 @@ class Http2Stream(ByteStream):
         """Its number on the connection, and the fields of its head."""
         self.scope = trio.CancelScope()
         """Cancelled when the client resets the request."""
+        self.head_size = sum(len(name) + len(value) + 32 for name, value in fields)
+        """Size of its head, as RFC 9113, 6.5.2, counts."""
         self.announced: int | None = 0
         """Bytes of the request's body; None if only its end will tell."""
         self.body = bytearray()
@@ -393,6 +400,9 @@ class Http2Connection:
             self.closed = True
             text = _REASONS.get(type(error), f"a frame is not sound ({type(error).__name__})")
             raise frames.Http2Error(error.error_code, text) from None
+        if not events and frames.ends_head(frame):
+            # h2 has read it, and refused it for a request that was reset.
+            self._frames.charge(frames.RESET_COST, "HEADERS", trio.current_time())
         begun = None
         for event in events:
             if isinstance(event, h2_events.RequestReceived):
@@ -403,11 +413,14 @@ class Http2Connection:
         return begun
 
     def _begin(self, event: h2_events.RequestReceived) -> Http2Stream | None:
-        if len(self._streams) >= MAX_STREAMS:
-            # The tasks of requests that were reset have not ended yet.
+        stream = Http2Stream(self, event.stream_id, event.headers)
+        heads = stream.head_size + sum(each.head_size for each in self._streams.values())
+        # The tasks of requests that were reset may not have ended yet.
+        if len(self._streams) >= MAX_STREAMS or heads > (TRUSTED_HEADS_SIZE if self._trusts else HEADS_SIZE):
             self.h2.reset_stream(event.stream_id, ErrorCodes.REFUSED_STREAM)
+            self._frames.charge(frames.RESET_COST, "HEADERS", trio.current_time())
             return None
-        stream = self._streams[event.stream_id] = Http2Stream(self, event.stream_id, event.headers)
+        self._streams[event.stream_id] = stream
         return stream
 
     def _handle(self, event: h2_events.Event, stream: Http2Stream | None) -> None:

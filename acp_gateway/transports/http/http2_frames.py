@@ -69,6 +69,11 @@ class Http2Error(Exception):
         super().__init__(text)
 
 
+def ends_head(frame: bytes) -> bool:
+    """Return whether a header block is complete with a frame."""
+    return frame[3] in (_HEADERS, _CONTINUATION) and bool(frame[4] & _END_HEADERS)
+
+
 class FrameReader:
     """Cuts frames from bytes, and keeps the budget of the connection. Times are seconds of one clock."""
 

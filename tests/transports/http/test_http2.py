@@ -16,10 +16,12 @@ from hypothesis import strategies as st
 from acp_gateway.transports.http.head import HttpError
 from acp_gateway.transports.http.http2 import (
     CONNECTION_WINDOW,
+    HEADS_SIZE,
     MAX_STREAMS,
     MAX_UNSENT,
     STREAM_WINDOW,
     TABLE_SIZE,
+    TRUSTED_HEADS_SIZE,
     Http2Connection,
     Http2Request,
 )
@@ -497,6 +499,36 @@ async def test_requests_that_are_reset_count_until_their_tasks_have_ended() -> N
         assert scene.server._streams == {}
 
 
+LARGE_HEAD = [("x", "v" * 3900)] * 16
+
+
+@pytest.mark.parametrize(
+    ("trusted", "most", "fields"),
+    [
+        (False, HEADS_SIZE, LARGE_HEAD),
+        (False, HEADS_SIZE, [("x", "")] * 128),
+        (True, TRUSTED_HEADS_SIZE, LARGE_HEAD),
+    ],
+    ids=["stranger", "many fields", "trusted"],
+)
+async def test_heads_have_a_bound_for_all_requests_together(
+    trusted: bool, most: int, fields: list[tuple[str, str]]
+) -> None:
+    async with served(echo) as scene:
+        client = scene.client
+        if trusted:
+            scene.server.trust()
+        size = sum(len(name) + len(value) + 32 for name, value in [*HEAD, *fields])
+        numbers = [await client.send_head([*HEAD, *fields], ends=False) for _ in range(most // size + 1)]
+        while numbers[-1] not in client.resets:
+            await client.receive()
+        assert client.resets[numbers[-1]] == REFUSED_STREAM
+        assert len(scene.server._streams) == len(numbers) - 1
+        await client.send(numbers[0], b"", ends=True)
+        assert (await client.reply(numbers[0])).status == 200
+        assert (await client.ask("GET", "/later")).status == 200
+
+
 # Limits, and the end
 
 
@@ -561,6 +593,18 @@ async def test_a_reset_that_the_client_provokes_costs_as_much_as_its_own() -> No
         await client.receive_all()
         assert client.goaway is not None
         assert client.goaway[0] == ENHANCE_YOUR_CALM
+
+
+@pytest.mark.parametrize("flags", [0x5, 0x1], ids=["whole", "continued"])
+async def test_heads_that_begin_no_request_end_the_connection(flags: int) -> None:
+    async with served(idle) as scene:
+        scene.client.h2.reset_stream(await scene.client.begin("GET", "/"))
+        await scene.client.flush()
+        again = frame(0x1, GET, flags, 1) + (b"" if flags & 0x4 else frame(0x9, b"", 0x4, 1))
+        await send_all(scene.here, again * (BUDGET // RESET_COST))
+        await scene.client.receive_all()
+        assert scene.client.goaway is not None
+        assert scene.client.goaway[0] == ENHANCE_YOUR_CALM
 
 
 async def test_a_client_that_goes_away_still_gets_its_responses() -> None:
