@@ -250,6 +250,8 @@ class Grant:
     role: Role
     replaces: bool = False
     """True if it takes the place of a connection that is counted already."""
+    evicts: bool = True
+    """False if it is not needed yet, and takes free room alone."""
 
 
 def unknown_session(session_id: str | None) -> UnknownSession:

@@ -203,7 +203,7 @@ class Connections:
         others may have taken the room since it was admitted. As `make_room`, it may evict one.
         """
         try:
-            self.make_room(grant.access, replaces=grant.replaces)
+            self.make_room(grant.access, replaces=grant.replaces, evicts=grant.evicts)
         except Busy as error:
             log.warning("a connection of %s is closed, others have taken the room: %s", grant.access.credential, error)
             return Disconnect(CloseReason.GOING_AWAY, str(error), error.reason)

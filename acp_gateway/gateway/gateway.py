@@ -428,7 +428,7 @@ class Gateway:
         grant = self.admissions.authorize(access, connect_request)
         self._make_room_below(grant)
         self.connections.make_room(access, replaces=replaces, evicts=evicts)
-        return replace(grant, replaces=replaces)
+        return replace(grant, replaces=replaces, evicts=evicts)
 
     # Serving
 

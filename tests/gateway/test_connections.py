@@ -13,9 +13,10 @@ import pytest
 import trio
 
 from acp_gateway.config.limits import LimitsSection
+from acp_gateway.core.sessions.session import Role, SessionReach
 from acp_gateway.errors import Busy
 from acp_gateway.gateway import connections as connections_module
-from acp_gateway.gateway.access import Access
+from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.connections import (
     CERTIFICATE_EXPIRED,
     EVICTED,
@@ -281,6 +282,11 @@ def test_what_is_not_needed_yet_takes_free_room_alone_and_goes_before_any_link(
         hers[1].away_since = away_since
         with pytest.raises(Busy, match=named):
             connections.make_room(ann, evicts=False)
+    # As it is counted, others may have taken the room.
+    hers[1].away_since = None
+    late = Grant(ann, ConnectRequest(), "", SessionReach("ann"), Role.CONTROLLER, evicts=False)
+    assert connections.refuse_late(late) is not None
+    hers[1].away_since = UNUSED
     connections.make_room(ann)
     assert [each.disconnects for each in (*hers, *his)] == [[], [EVICTED], [], [], []]
 

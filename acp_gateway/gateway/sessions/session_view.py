@@ -170,22 +170,23 @@ class SessionViews:
     def request(self, session: Session, viewer: Viewer, key: str) -> AgentRequest | None:
         """Return the agent's open request of this key that the viewer may answer."""
         multiplexer = None if viewer.role is not Role.CONTROLLER else self.multiplexer_of(session)
-        waiting = () if multiplexer is None else multiplexer.waiting(session, viewer.reach_in_doubt)
-        return next((found for found in waiting if found.key == key and _is_for_users(found)), None)
+        asked = () if multiplexer is None else multiplexer.waiting(session, viewer.reach_in_doubt)
+        waiting = (it for it in asked if _is_for_users(it) and _is_shown(viewer, it))
+        return next((found for found in waiting if found.key == key), None)
 
     def view(self, session: Session, viewer: Viewer) -> SessionView:
         """Describe a session, which exists for the viewer."""
         multiplexer = self.multiplexer_of(session)
         asked = () if multiplexer is None else tuple(multiplexer.waiting(session, viewer.reach_in_doubt))
-        waiting = tuple(filter(_is_for_users, asked))
+        told = tuple(it for it in asked if _is_shown(viewer, it))
         return SessionView(
             session=session,
-            status=status_of(session, is_waiting=bool(waiting)),
+            status=status_of(session, is_waiting=any(map(_is_for_users, asked))),
             live=multiplexer is not None,
-            waiting=waiting,
+            waiting=tuple(filter(_is_for_users, told)),
             may_control=viewer.role is Role.CONTROLLER and (multiplexer is not None or not viewer.reach.guest),
             can_steer=multiplexer is not None and multiplexer.abilities.steering is not None,
-            unanswered=asked,
+            unanswered=told,
         )
 
     def fence(self, session: Session) -> str | None:
@@ -233,3 +234,8 @@ def status_of(session: Session, *, is_waiting: bool) -> Status:
 def _is_for_users(agent_request: AgentRequest) -> bool:
     """Return False for requests that a client's program answers, such as those for files."""
     return agent_request.is_decision or agent_request.audience is Audience.CONTROLLERS
+
+
+def _is_shown(viewer: Viewer, agent_request: AgentRequest) -> bool:
+    """Return False for what the gateway itself asks an owner, if the viewer is a guest."""
+    return agent_request.then is None or not viewer.reach.guest

@@ -88,6 +88,18 @@ def test_a_session_whose_agent_waits_for_a_controller_is_waiting_and_names_the_r
     assert shown.session.decisions == {"run-1": Decision("me", "yes")}
 
 
+def test_what_the_gateway_asks_an_owner_is_shown_to_no_guest(shown: Shown) -> None:
+    guest = Viewer(SessionReach("other", "s", guest=True))
+    shown.begin_turn()
+    shown.scene.agent.ask_permission()
+    (request,) = shown.view(guest).waiting
+    request.then = lambda _: None
+    view = shown.view(guest)
+    assert (view.waiting, view.unanswered, view.status) == ((), (), "waiting")
+    assert shown.view().waiting == (request,)
+    assert [shown.views.request(shown.session, it, request.key) for it in (guest, ME)] == [None, request]
+
+
 def test_an_agent_of_version_2_that_waits_without_a_request_or_works_without_a_prompt_says_so(shown: Shown) -> None:
     found = []
     for state in ("running", "requires_action", "idle", "requires_action"):
