@@ -165,6 +165,14 @@ class LimitsSection:
     """Maximum waiting prompts of one identity: ten sessions with a full queue each, which is more than a person can
     look after."""
 
+    queued_bytes_per_identity: Fixed[Size] = 128 * 1024 * 1024
+    """Maximum bytes of the waiting prompts of one identity: four sessions with `queued_bytes_per_session` each. They
+    are held in memory, and in `sessions.db` until they are sent."""
+
+    queued_bytes_per_session: Fixed[Size] = 32 * 1024 * 1024
+    """Maximum bytes of the waiting prompts of one session: as much as one client may have waiting (`outbox_limit`),
+    some pictures."""
+
     queued_prompts_per_session: Fixed[Count] = 20
     """Maximum waiting prompts of one session. A person queues a few, and several people a few each; a program that
     never stops sending would fill the memory."""

@@ -57,6 +57,8 @@ class Policy:
     """Returns the limit on costs that an account has reached, or all together have."""
     allow_more: Callable[[str, Exceeded], object] = lambda _, __: None
     """Allows an account as much again of what `exceeded` has returned for it."""
+    objection_to: Callable[[str, Session], str] = lambda _, __: ""
+    """Returns why a prompt of this `Client.sender` may not be sent in a session any more; empty if it may."""
 
     @property
     def shared(self) -> bool:
@@ -138,9 +140,12 @@ class AgentState:
     def refuse_lost(self, request: Request, lost: LostErrors) -> None:
         """Refuse a request to an agent that has ended."""
         code, why, data = lost.with_output if self.may_see_output(request.client) else lost.for_all
-        if request.queued is not None and request.agent_id is None:
+        if request.queued is not None and request.queued.state != "lost" and request.agent_id is None:
             why = f"{why}; {name_prompt('this prompt has waited and was not sent', request.queued.text)}"
             data = {**(data or {}), "notSent": True}
+            if request.session is not None and request.queued.key in request.session.kept:
+                data["waits"] = {"promptId": request.queued.key}
+                why += "; it waits in the session until it is sent or removed"
         self.refuse(request, code, why, data)
 
     def session_in_reach(self, client: Client, session_id: str | None) -> Session | None:
@@ -160,6 +165,16 @@ class AgentState:
     def questions(self, session: Session) -> int:
         """Return how many requests of the agent wait in a session for a person's decision."""
         return sum(agent_request.is_decision for agent_request in self.agent_requests.of(session))
+
+    def note_prompts(self, session: Session) -> None:
+        """Note that the kept prompts of a session have changed."""
+        self.waiting.changed_queues[session] = None
+
+    def drop_prompt(self, request: Request) -> None:
+        """Delete a prompt that has waited from the archive, as its end is known, unless it goes on waiting there."""
+        session, queued = request.session, request.queued
+        if session is not None and queued is not None and queued.key not in session.kept:
+            session.archive.drop_prompt(session, queued.key)
 
     def session_of_request(self, client: Client, request: Request) -> Session | None:
         """Return the session of a request if its client is attached; else refuse the request."""
@@ -194,6 +209,7 @@ class AgentState:
         self.histories.end_echo(session)
         self.histories.place_prompts(session)
         for request in session.turns:
+            self.drop_prompt(request)
             # Of the prompts that a turn has taken, the agent answers none.
             if request.agent_id is None and not request.is_answered:
                 self.answer(request, b'{"stopReason":"cancelled"}')
@@ -252,6 +268,7 @@ class AgentState:
         text, client, original = jsonrpc.with_id(response, request.id), request.client, response.original
         if original is not None and client.translator is not None:
             client.remove_request(request)
+            self.drop_prompt(request)
             original = jsonrpc.with_id(jsonrpc.parse(original), request.id)
             self.out.put(client, client.translator.answered(text, original), request.session)
             return
@@ -273,6 +290,7 @@ class AgentState:
     def _deliver_answer(self, request: Request, text: bytes) -> None:
         request.is_answered = True
         request.client.remove_request(request)
+        self.drop_prompt(request)
         self.out.client(request.client, text, request.session)
 
     def holds(self, request: Request, objection: Objection | None) -> bool:

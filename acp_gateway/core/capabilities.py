@@ -219,6 +219,15 @@ def advertise_cursors(response: bytes) -> bytes:
     return spans.splice(response, [(*at, with_own_meta(with_member(offered, "sessionCapabilities", sessions), own))])
 
 
+def tell_queue(response: bytes) -> bytes:
+    """Tell in the result of `initialize` that prompts may wait for a time."""
+    at = spans.find(response, "result", "agentCapabilities")
+    if at is None or response[at[0]] != ord("{"):
+        return response
+    own = with_member(object_at(response[slice(*at)], "_meta", META), "queue", b"true")
+    return spans.splice(response, [(*at, with_own_meta(response[slice(*at)], own))])
+
+
 def auth_methods(response: bytes) -> list[dict[str, Any]]:
     """Return the agent's authentication methods; undecodable ones are empty."""
     return [_object(spelling) for spelling in _auth_method_texts(response)]

@@ -112,6 +112,8 @@ class Initialization:
                     session.write_end(outcome, agent.clock.wall_time)
                     session.end_turn()
                 agent.histories.turn_ended(session, min(session.turns.values()), outcome)
+            for request in session.turns:
+                agent.drop_prompt(request)
             session.turns.clear()
             session.unplaced.clear()
             if session.attached and self._process.abilities.reopens:
@@ -182,6 +184,8 @@ class Initialization:
         response = self._response
         if client.cursors is not None:
             response = jsonrpc.parse(capabilities.advertise_cursors(response.text))
+        if client.wants_news:
+            response = jsonrpc.parse(capabilities.tell_queue(response.text))
         self._agent.respond(request, response)
         self._routing.route_again()
 

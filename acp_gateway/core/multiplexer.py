@@ -6,7 +6,7 @@ Also counts the memory of messages that their receivers do not have yet, in byte
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from acp_gateway.core import access_rules
 from acp_gateway.core.agent_requests import AgentRequest, Choice, Reply, timed_out
@@ -33,7 +33,7 @@ from acp_gateway.core.turns.cut_turns import AGENT_ENDED, AGENT_STOPPED
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.core.turns.lost_prompts import note_claim
 from acp_gateway.core.turns.queue import PromptQueue, QueueChange
-from acp_gateway.core.turns.steering import Steering
+from acp_gateway.core.turns.steering import Steering, TakesPrompt
 from acp_gateway.core.turns.turns import Turns
 from acp_gateway.core.waiting import ALONE, Until
 from acp_gateway.protocol import jsonrpc, methods
@@ -101,7 +101,9 @@ class MemoryUse:
 
     def drop_abandoned_prompts(self, account: str) -> None:
         """Drop the queued prompts of an account whose clients have gone."""
-        self._agent.waiting.take(lambda request: request.client.gone and request.client.reach.account == account)
+        taken = self._agent.waiting.take(lambda it: it.client.gone and it.client.reach.account == account)
+        for request in taken:
+            self._agent.drop_prompt(request)
 
 
 _NO_CONNECTION: Final = "the message is for no connection that this client has, and no request that it was asked"
@@ -111,10 +113,20 @@ _TOO_LARGE: Final = {"reason": TOO_LARGE}
 _NOTHING: Final[Mapping[str, Sequence[str]]] = MappingProxyType({})
 
 
+Keeping: TypeAlias = Callable[[AgentState, Turns], TakesPrompt]
+"""Returns what takes the prompts of an agent process that wait for a time or a person."""
+
+
+def _none(_: AgentState, __: Turns) -> TakesPrompt:
+    return lambda _, __: False
+
+
 class Multiplexer:
     """Decisions for one agent process and its clients."""
 
-    def __init__(self, agent: str, policy: Policy, registry: Registry, traffic: Traffic | None = None) -> None:
+    def __init__(
+        self, agent: str, policy: Policy, registry: Registry, traffic: Traffic | None = None, keeping: Keeping = _none
+    ) -> None:
         self.traffic = Traffic() if traffic is None else traffic
         """Counts of what passes; may be shared with others."""
         self.surcharge = 0
@@ -125,7 +137,7 @@ class Multiplexer:
         self._agent.waiting.handle = self._dispatch
         self._routing = Routing(self._agent)
         self._turns = Turns(self._agent, self._routing)
-        self._steering = Steering(self._agent, self._turns)
+        self._steering = Steering(self._agent, self._turns, keeping(self._agent, self._turns))
         self._queue = PromptQueue(self._agent, self._turns, self._steering)
         self.memory = MemoryUse(self._agent, self._routing)
         self._opening = SessionOpening(self._agent, self._routing)
@@ -430,6 +442,8 @@ class Multiplexer:
 
     def close_client(self, client: Client, why: str, data: dict[str, Any]) -> None:
         """End a client's connection: answer its open requests with an error, and remove it."""
+        for session in client.sessions:
+            self._turns.hold_unsent(session, client)
         requests = list(client.requests.values())
         # In reverse order, so that withdrawing one request does not start the next.
         for request in reversed(requests):
@@ -454,7 +468,8 @@ class Multiplexer:
             details: the error's message for those clients, in place of `why`.
         """
         lost = lost_errors(why, data, written, details or why)
-        self._tell_unsent("the agent has ended")
+        self._turns.storing.clear()
+        self._tell_unsent("the agent has ended", is_end=False)
         for session in self._agent.live.values():
             if session.turns:
                 self._agent.histories.end_calls(session, cancelled=False)
@@ -470,23 +485,24 @@ class Multiplexer:
             self.shut_down()
             self._process.end_for_good(lost)
 
-    def _tell_unsent(self, why: str) -> None:
-        """Keep the texts of prompts that wait in the conversations: the queue ends."""
+    def _tell_unsent(self, why: str, *, is_end: bool) -> None:
+        """Keep the prompts that wait, as their requests end; of those that are lost, the texts in the conversations."""
         if self._process.cuts_turns:
             return  # They were told when the stop began.
         for session in self._agent.live.values():
-            for text in [request.queued.text for request in session.queue if request.queued is not None]:
+            for text in self._turns.hold_unsent(session, is_end=is_end):
                 words = f"{why}, and a prompt that waited was not sent: {text}"
                 self._routing.tell(session.id, f"[acp-gateway: {words}]")
 
     def agent_stopped(self) -> None:
         """Clear all state after the unused agent was stopped: like `agent_lost`, with nothing open."""
+        self._turns.storing.clear()
         self._next_edits.clear()
         self._initialization.clear(AGENT_STOPPED)
 
     def end_turns(self) -> None:
         """Cancel all turns and the agent's requests before the agent is stopped."""
-        self._tell_unsent("the gateway was stopped")
+        self._tell_unsent("the gateway was stopped", is_end=True)
         self._process.cuts_turns = True
         for session in self._agent.live.values():
             if session.turns:
@@ -500,6 +516,7 @@ class Multiplexer:
 
         `lacks_end` is True if the agent's last messages are lost: clients that open the sessions again are told.
         """
+        self._turns.storing.clear()
         for session in self._agent.live.values():
             session.may_lack_end = session.may_lack_end or lacks_end
         self._next_edits.clear()
@@ -532,6 +549,10 @@ class Multiplexer:
     def journal_loaded(self, session: Session, journal: Journal | None) -> None:
         """Take the journal that the archive has read, and resume the requests that waited for it."""
         journal_loaded(self._agent, session, journal)
+
+    def prompt_stored(self, key: str) -> None:
+        """Go on with a prompt, as the archive has stored what it was told of it."""
+        self._turns.stored(key)
 
     def directories_checked(self, directory_check: DirectoryCheck, result: DirectoryCheckResult) -> None:
         """Resume a request whose directories were checked, if it is still waiting."""

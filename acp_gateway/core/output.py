@@ -102,9 +102,15 @@ class WriteRule:
     client: Client
 
 
-Effect: TypeAlias = (
-    HookEvent | AuditEvent | LogMessage | LoadJournal | CheckDirectories | DropWorktree | StopUnused | WriteRule
-)
+@dataclass(frozen=True, slots=True)
+class StorePrompt:
+    """Wait until the archive has stored what it was told of a prompt; see `Multiplexer.prompt_stored`."""
+
+    key: str
+
+
+_Event: TypeAlias = HookEvent | AuditEvent | LogMessage
+Effect: TypeAlias = _Event | LoadJournal | CheckDirectories | DropWorktree | StopUnused | WriteRule | StorePrompt
 """Work for the driver besides sending messages. Storage is not an effect: see `archive`."""
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from acp_gateway.protocol.jsonrpc import Message
 
@@ -96,9 +96,14 @@ class LostErrors(NamedTuple):
     """For clients that may see the output of the process."""
 
 
+QueueState: TypeAlias = Literal["queued", "timed", "held", "lost"]
+"""State of a prompt that waits: for the end of a turn, for its time, or for a person; or it may have reached the agent,
+which is not known, and is never sent again."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class QueuedPrompt:
-    """A prompt that waits for the end of a turn, as clients are shown it; another object after each change."""
+    """A prompt that waits, as clients are shown it; another object after each change."""
 
     key: str
     """Name that no other prompt has, in any run of the gateway."""
@@ -110,6 +115,28 @@ class QueuedPrompt:
     """True if that is all of its text."""
     attached: int
     """Number of its blocks that `text` does not show."""
+    auto: bool = False
+    """True if it is sent by itself also after the end of the agent or of the gateway."""
+    state: QueueState = "queued"
+    due: int | None = None
+    """Time at which it is sent, in milliseconds since 1970, of one that is `timed`."""
+    why: str = ""
+    """Reason why it waits for a person, if that is not the end of the agent or of the gateway."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeptPrompt:
+    """A prompt that waits without a request of a client, or as the archive stores it."""
+
+    shown: QueuedPrompt
+    identity: str
+    """Identity that has sent it."""
+    sender: str
+    """Its principal, in the driver's words."""
+    text: bytes
+    """The request."""
+    is_new: bool = False
+    """True if its text may be of version 2."""
 
 
 class Location(NamedTuple):

@@ -36,6 +36,7 @@ from acp_gateway.gateway.hub.agent_supervisor import RunAgent
 from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.gateway.hub.hub import Hub
 from acp_gateway.gateway.hub.services import GatewayServices, contained
+from acp_gateway.gateway.kept.prompts import hold_kept, keeping, remove_kept
 from acp_gateway.gateway.made.disk_changes import DiskChanges
 from acp_gateway.gateway.made.git_jobs import GitJobs
 from acp_gateway.gateway.made.machine_looks import MachineLooks, running_agents
@@ -53,6 +54,7 @@ from acp_gateway.gateway.resumption import (
 )
 from acp_gateway.gateway.search.service import SearchService
 from acp_gateway.gateway.sessions.history import HistoryReader
+from acp_gateway.gateway.sessions.senders import Senders, sender_of
 from acp_gateway.gateway.sessions.session_changes import SessionChanges
 from acp_gateway.gateway.sessions.session_view import SessionViews
 from acp_gateway.gateway.storage.archive import StoredArchive
@@ -268,6 +270,10 @@ class Gateway:
         self.views = SessionViews(self.registry, self._hubs)
         """Descriptions of the sessions."""
         self._links = LinkRegistry()
+        self.admissions = Authorizer(config, self.registry, self.storage, self.extensions, own_id, tokens.has_identity)
+        """Judges what connections ask for."""
+        self.senders = Senders(lambda: self.config, tokens, self.browsers, self.revocations, self.admissions)
+        """Finds those again whose prompts wait."""
         jobs = GitJobs(lambda: self.config, self._usable_workspaces)
         self.services = GatewayServices(
             config,
@@ -280,9 +286,8 @@ class Gateway:
             metrics=self.metrics,
             worktrees=Worktrees(lambda: self.config, jobs),
             spending=self.spending,
+            objection_to=self.senders.objection_to,
         )
-        self.admissions = Authorizer(config, self.registry, self.storage, self.extensions, own_id, tokens.has_identity)
-        """Judges what connections ask for."""
         self.push = WebPush(
             lambda: self.config,
             browsers=self.browsers,
@@ -460,6 +465,7 @@ class Gateway:
             return
         via, credential = grant.connect_request.via, self.connections.source_of(grant.access)
         client = Client(name, grant.reach, grant.role, link=link_id, via=via, credential=credential)
+        client.sender = sender_of(grant.access)
         record = ResumableLink(grant, hub, client, link_id) if link_id else AttachedClient(grant, hub, client)
         tape = self._begin(record)
         if attached is not None:
@@ -635,7 +641,7 @@ class Gateway:
     def _start_hub(self, agent: str, section: AgentSection, run_agent: RunAgent) -> Hub:
         self.metrics.add_agents([agent])
         policy = self.services.policy(section)
-        multiplexer = Multiplexer(agent, policy, self.registry, self.metrics.traffic)
+        multiplexer = Multiplexer(agent, policy, self.registry, self.metrics.traffic, keeping)
         hub = Hub(agent, policy=policy, run_agent=run_agent, multiplexer=multiplexer, services=self.services)
         self._hubs[multiplexer.agent_handle] = hub
         self.start_task(self._run_hub, hub)
@@ -653,6 +659,26 @@ class Gateway:
             self.registry.rename(session, title)
         else:
             hub.rename(session, title)
+
+    def remove_prompt(self, session: Session, key: str, access: Access) -> bool:
+        """Remove a kept prompt, as a principal asks; return False if none has this key."""
+        prompt = session.kept.get(key)
+        if prompt is None or not remove_kept(self.registry, session, key):
+            return False
+        about = {"session": session.id, "agent": session.agent, "sender": prompt.identity}
+        self.audit_throttle.record("queue_changed", action="remove", identity=access.identity, **about)
+        self._tell_queue(session)
+        return True
+
+    def hold_prompt(self, session: Session, key: str, why: str) -> None:
+        """Have a kept prompt wait for a person, with the reason for which it is not sent by itself."""
+        hold_kept(self.registry, session, key, why)
+        self._tell_queue(session)
+
+    def _tell_queue(self, session: Session) -> None:
+        hub = None if session.agent_handle is None else self._hubs.get(session.agent_handle)
+        if hub is not None:
+            hub.deliver()
 
     async def _run_hub(self, hub: Hub) -> None:
         try:

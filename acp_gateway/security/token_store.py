@@ -507,6 +507,11 @@ class TokenStore:
         """Return False for a token of this process alone: that of its cluster, or one that was made for a door."""
         return all(token.id != token_id for token in self._further)
 
+    def valid(self, token_id: str) -> Token | None:
+        """Return the entry of a token; None if there is none of that id, or it has expired."""
+        known = (token for token in self._trusted_tokens() if token.id == token_id)
+        return next((token for token in known if not self.has_expired(token)), None)
+
     def is_current(self, token: Token) -> bool:
         """Return whether a connection that was authenticated with this entry would be now, with the same rights.
 

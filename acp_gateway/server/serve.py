@@ -30,6 +30,7 @@ from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.reconfiguration import compare
 from acp_gateway.gateway.storage.file_modes import FileModes
 from acp_gateway.gateway.storage.state_folder import CONTROL_SOCKET, check_state_folder, holding
+from acp_gateway.gateway.viewing.due_prompts import DuePrompts
 from acp_gateway.printable import counted
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server.agent_dialer import connect_to_agent
@@ -311,6 +312,7 @@ async def serve(
         async with trio.open_nursery() as notifying:
             async with trio.open_nursery() as hubs, trio.open_nursery() as connections:
                 await hubs.start(gateway.run)
+                gateway.start_task(DuePrompts(gateway).run)
                 lent = cache(partial(_open_lent, gateway, nodes))
                 gateway.extensions.lend = partial(_lend, lent)
                 if any(token.role == "node" for token in tokens.tokens()):

@@ -9,6 +9,7 @@ from acp_gateway.terminal.dialogue import (
     Decided,
     Event,
     Failed,
+    Kept,
     Opened,
     Queued,
     TurnEnded,
@@ -33,6 +34,8 @@ class Conversation:
     def __init__(self, size: int = DEFAULT_SIZE) -> None:
         self.transcript = Transcript(size)
         self.questions = Questions()
+        self.kept: tuple[Kept, ...] = ()
+        """Prompts that wait for a time or a person."""
         self.is_open = False
         """True once the session is open and its history is complete."""
         self.is_over = False
@@ -125,6 +128,7 @@ class Conversation:
                 is_told = event.error != "" and event.error == self._refusal
                 return [] if is_told or event.needs_no_words else self.note(*describe_end(event))
             case Queued():
+                self.kept = event.kept
                 return self.note(describe_queue(event)) if event.count else []
             case Failed():
                 self._refusal = event.text

@@ -7,7 +7,7 @@ agent, so that of all requests only questions are answered here.
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from acp_gateway.protocol.methods import (
     CANCEL_REQUEST,
@@ -146,12 +146,27 @@ class TurnEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """A prompt that waits for a time or a person."""
+
+    key: str
+    text: str
+    """The beginning of it."""
+    state: str
+    """`timed`, `held`, or `lost`: the agent may have it."""
+    due: int = 0
+    """Milliseconds since 1970, of one that is `timed`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Queued:
-    """Other prompts wait for the end of the turn than before."""
+    """Other prompts wait than before."""
 
     count: int
     prompts: tuple[tuple[str, str], ...]
     """The first ones: the identity that has sent each, and the beginning of its text."""
+    kept: tuple[Kept, ...] = ()
+    """The last of these, as far as they wait for no turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +220,8 @@ class Dialogue:
     """Messages for the gateway; the caller sends and removes them."""
     opened: Opened | None = None
     """The event of the session being open; None before."""
+    keeps_prompts: bool = False
+    """True if the gateway keeps prompts that wait for a time."""
     _wanted_modes: dict[int, str] = field(default_factory=dict)
     _methods: dict[int, str] = field(default_factory=dict)
     _next_id: int = 0
@@ -224,11 +241,18 @@ class Dialogue:
         """Return the events of messages from the gateway, and add to `output` what they are answered with."""
         return [event for message in batch for event in self._receive(message)]
 
-    def prompt(self, text: str, *, steers: bool = False) -> None:
-        """Send a prompt; one that `steers` is for the turn that runs, where the agent takes it."""
+    def prompt(self, text: str, *, steers: bool = False, queue: Mapping[str, Any] | None = None) -> None:
+        """Send a prompt; one that `steers` is for the turn that runs, where the agent takes it. `queue` says when it is
+        to be sent."""
         self.prompts += 1
-        meta = {"_meta": {META: {"steer": True}}} if steers else {}
+        own = {"steer": True} if steers else {} if queue is None else {"queue": queue}
+        meta = {"_meta": {META: own}} if own else {}
         self._request(PROMPT, sessionId=self.session, prompt=[{"type": "text", "text": text}], **meta)
+
+    def change_kept(self, key: str, action: Literal["release", "remove"]) -> None:
+        """Have a kept prompt sent, or removed."""
+        self.prompts += 1
+        self._request(PROMPT, sessionId=self.session, prompt=[], _meta={META: {"queue": {action: key}}})
 
     def cancel(self) -> None:
         """Cancel the turn and what is queued."""
@@ -291,6 +315,7 @@ class Dialogue:
             return [Failed(method, text, code if isinstance(code, int) else 0)]
         result = members_of(message.get("result"))
         if method == INITIALIZE:
+            self.keeps_prompts = own_meta(members_of(result.get("agentCapabilities"))).get("queue") is True
             self._request(NEW, cwd=self.cwd, mcpServers=[])
         elif method == NEW:
             joined = bool(self.session)
@@ -363,12 +388,19 @@ class Dialogue:
             case "decided":
                 return [Decided(by, text_of(params.get("decision")))]
             case "queue":
-                count, prompts = params.get("count"), map(members_of, list_of(params.get("prompts")))
+                count, prompts = params.get("count"), [*map(members_of, list_of(params.get("prompts")))]
                 told = tuple((text_of(one.get("identity")), text_of(one.get("text"))) for one in prompts)
-                return [Queued(count if isinstance(count, int) else len(told), told)]
+                kept = tuple(_read_kept(one) for one in prompts if "state" in one)
+                return [Queued(count if isinstance(count, int) else len(told), told, kept)]
             case "closed" | "deleted" as event:
                 return [Closed(f"the session was {event}")]
         return []
+
+
+def _read_kept(told: Mapping[str, Any]) -> Kept:
+    key, text, state = (text_of(told.get(name)) for name in ("promptId", "text", "state"))
+    due = told.get("due")
+    return Kept(key, text, state, due if isinstance(due, int) else 0)
 
 
 def _selected(option: Option) -> dict[str, Any]:

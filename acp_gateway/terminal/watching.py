@@ -9,6 +9,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from acp_gateway.terminal.dialogue import (
     Decided,
     Event,
     Failed,
+    Kept,
     Opened,
     Question,
     Queued,
@@ -564,9 +566,11 @@ def describe_end(event: TurnEnded) -> tuple[str, Level]:
 
 def describe_queue(event: Queued) -> str:
     """Return what is written of the prompts that wait: who has sent each, and its first words, in order."""
-    if event.count == 1 and event.prompts:
-        return f"1 prompt waits: {_queued_prompt(*event.prompts[0])}"
-    named = [f"{at}. {_queued_prompt(*one)}" for at, one in enumerate(event.prompts[:MOST_QUEUED], 1)]
+    notes = [""] * (len(event.prompts) - len(event.kept)) + [_wait_of(one) for one in event.kept]
+    told = [_queued_prompt(*one) + note for one, note in zip(event.prompts, notes, strict=True)]
+    if event.count == 1 and told:
+        return f"1 prompt waits: {told[0]}"
+    named = [f"{at}. {one}" for at, one in enumerate(told[:MOST_QUEUED], 1)]
     more = [f"{event.count - len(named)} more"] if event.count > len(named) else []
     return f"{counted(event.count, 'prompt waits', 'prompts wait')}: {'; '.join(named + more)}"
 
@@ -574,6 +578,15 @@ def describe_queue(event: Queued) -> str:
 def _queued_prompt(by: str, text: str) -> str:
     words = " ".join(text.split())
     return f"{by}: {words if len(words) <= QUEUED_SIZE else f'{words[: QUEUED_SIZE - 1]}…'}"
+
+
+def _wait_of(kept: Kept) -> str:
+    """Return what is written of what a prompt waits for, other than the end of a turn."""
+    if kept.state == "timed":
+        return f" (to be sent {datetime.fromtimestamp(kept.due // 1000, UTC):%Y-%m-%d %H:%M} UTC)"
+    return (
+        " (may have reached the agent, is not sent again)" if kept.state == "lost" else " (until it is sent or removed)"
+    )
 
 
 def json_line(event: Event) -> str:
@@ -599,7 +612,9 @@ def json_line(event: Event) -> str:
             members |= {"error": event.error} if event.error else {}
             members |= {"time": event.time} if event.is_past else {}
         case Queued():
-            prompts = [{"by": by or None, "text": text} for by, text in event.prompts]
+            prompts: list[dict[str, Any]] = [{"by": by or None, "text": text} for by, text in event.prompts]
+            for one, kept in zip(prompts[len(prompts) - len(event.kept) :], event.kept, strict=True):
+                one |= {"state": kept.state, "due": kept.due or None}
             members = {"type": "queue", "count": event.count, "prompts": prompts}
         case Answered():
             members = {"type": "answered", "stopReason": event.stop_reason or None}

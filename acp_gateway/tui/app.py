@@ -3,9 +3,9 @@
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import trio
 import urwid
@@ -22,7 +22,15 @@ from acp_gateway.terminal.port_lines import name_ports
 from acp_gateway.terminal.rendering import Span, Style, one_line
 from acp_gateway.terminal.session_lines import ordered, session_line, tell_apart
 from acp_gateway.tui.composer import Composer, ComposerBox
-from acp_gateway.tui.dialogs import ChoiceList, Dialog, choice_dialog, form_dialog, help_dialog, new_session_dialog
+from acp_gateway.tui.dialogs import (
+    ChoiceList,
+    Dialog,
+    choice_dialog,
+    form_dialog,
+    help_dialog,
+    new_session_dialog,
+    time_dialog,
+)
 from acp_gateway.tui.markup import BAR, PALETTE
 from acp_gateway.tui.open_session import MakeSettings, OpenSession, Ports
 
@@ -38,7 +46,7 @@ NARROW: Final = 80
 
 HELP: Final = "F1 keys  F2 list  F3 new  F4 mode  F5 details  F6 steer  Tab focus  Esc cancel  F10 leave"
 
-LETTERS: Final = {"h": "f1", "l": "f2", "n": "f3", "m": "f4", "d": "f5", "s": "f6"}
+LETTERS: Final = {"h": "f1", "l": "f2", "n": "f3", "m": "f4", "d": "f5", "s": "f6", "t": "f7", "w": "f8"}
 """Letters that do the same with Alt as a function key."""
 
 FOLDERS: Final = 6
@@ -145,6 +153,8 @@ class Chat:
             "f4": self._ask_for_mode,
             "f5": self._toggle_details,
             "f6": lambda: self._composer.finish(partial(self._prompt, steers=True)),
+            "f7": self._ask_for_time,
+            "f8": self._ask_for_kept,
             "tab": self._move_focus,
             "esc": self._cancel,
         }
@@ -256,8 +266,39 @@ class Chat:
         if self._shown is not None and self._shown.conversation.is_working:
             self._shown.cancel()
 
-    def _prompt(self, text: str, *, steers: bool = False) -> bool:
-        return self._shown is not None and self._shown.prompt(text, steers=steers)
+    def _prompt(self, text: str, *, steers: bool = False, queue: Mapping[str, Any] | None = None) -> bool:
+        return self._shown is not None and self._shown.prompt(text, steers=steers, queue=queue)
+
+    def _ask_for_time(self) -> None:
+        """Send the text that is written at a time."""
+
+        def send(at: str, *, auto: bool) -> None:
+            self._close_dialog()
+            offset = datetime.now().astimezone().utcoffset() or timedelta()
+            queue = {"at": at, "offset": round(offset.total_seconds() / 60), "auto": auto}
+            self._composer.finish(partial(self._prompt, queue=queue))
+
+        if self._shown is not None:
+            self._show_dialog(time_dialog(send, self._close_dialog))
+
+    def _ask_for_kept(self) -> None:
+        """Send a prompt that waits for a time or a person, or remove it."""
+        shown = self._shown
+        if shown is None or not shown.conversation.kept:
+            return
+
+        def choose(change: tuple[str, Literal["release", "remove"]]) -> None:
+            self._close_dialog()
+            shown.change_kept(*change)
+
+        kept, verbs = shown.conversation.kept, {"release": "Send", "remove": "Remove"}
+        rows = [
+            ((one.key, action), [Span(f"{verb}: {one_line(one.text)}")])
+            for one in kept
+            for action, verb in verbs.items()
+            if action == "remove" or one.state != "lost"
+        ]
+        self._show_dialog(choice_dialog("Prompts that wait", rows, choose, self._close_dialog))
 
     # Sessions
 

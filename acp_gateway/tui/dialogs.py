@@ -79,7 +79,7 @@ KEYS: Final = (
     ("F3, Alt-N", "a new session"),
     ("F4, Alt-M", "another mode"),
     ("F5, Alt-D", "show or hide inputs and outputs of tools"),
-    ("F6, Alt-S", "send the prompt into the turn that runs"),
+    ("F6, F7, F8", "send into the turn; later; what waits (Alt-S, T, W)"),
     ("F10, Ctrl-C", "leave; the agents go on"),
 )
 """The keys of the program, for the help."""
@@ -120,6 +120,18 @@ def choice_dialog(
     choices = ChoiceList(choose)
     choices.show(rows)
     return Dialog(title, choices, close, width=50, height=min(len(rows), 12) + 2)
+
+
+def time_dialog(send: Callable[..., None], close: Callable[[], None]) -> Dialog:
+    """Return a dialog for the time of a prompt; `send` is called with the text and `auto`."""
+
+    def done() -> None:
+        if field.edit_text.strip():
+            send(field.edit_text.strip(), auto=auto.state)
+
+    field, auto = _Field("When (06:00, in 2 h, limit): ", "", done), urwid.CheckBox("even after a restart")
+    body = urwid.ListBox(urwid.SimpleFocusListWalker([field, _Choice(auto, done)]))
+    return Dialog("Send later", body, close, width=60, height=4)
 
 
 def help_dialog(close: Callable[[], None]) -> Dialog:

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import trio
 import urwid
@@ -403,15 +403,25 @@ class OpenSession:
         """Leave the session."""
         self._scope.cancel()
 
-    def prompt(self, text: str, *, steers: bool = False) -> bool:
-        """Send a prompt, for the turn that runs if it `steers`; return False if the session is not open."""
+    def prompt(self, text: str, *, steers: bool = False, queue: Mapping[str, Any] | None = None) -> bool:
+        """Send a prompt, for the turn that runs if it `steers`; `queue` says when it is to be sent. Return False if the
+        session is not open."""
         if not self.conversation.is_open or self.ended or self.conversation.is_over:
             return False
-        self._dialogue.prompt(text, steers=steers)
+        if queue is not None and not self._dialogue.keeps_prompts:
+            self._show(self.conversation.note("this gateway keeps no prompts for later: update it", Level.BAD))
+            return False
+        self._dialogue.prompt(text, steers=steers, queue=queue)
         self._link.flush()
-        self._show(self.conversation.prompted(text))
-        self.transcript_box.scroll("end")
+        if queue is None or "at" not in queue:
+            self._show(self.conversation.prompted(text))
+            self.transcript_box.scroll("end")
         return True
+
+    def change_kept(self, key: str, action: Literal["release", "remove"]) -> None:
+        """Have a kept prompt sent, or removed."""
+        self._dialogue.change_kept(key, action)
+        self._link.flush()
 
     def cancel(self) -> None:
         """Cancel the turn, and the prompts that wait."""

@@ -226,6 +226,9 @@ class FakeServices:
     def write_rule(self, hub: Hub, effect: WriteRule) -> None:
         self.written.append((hub, effect))
 
+    def store_prompt(self, hub: Hub, key: str) -> None:
+        hub.prompt_stored(key)
+
     def memory_grew(self, size: int) -> None:
         self.grown += size
 

@@ -20,6 +20,8 @@ class AgentDouble:
     def left_by(self, links: Sequence[str]) -> bool:
         return False
 
+    def note_prompts(self, session: Session) -> None: ...
+
     def queued(self, session: Session) -> Sequence[Request]:
         return self.prompts if session.agent_handle is self else ()
 

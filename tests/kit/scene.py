@@ -21,14 +21,16 @@ from acp_gateway.core.output import (
     LogMessage,
     Output,
     StopUnused,
+    StorePrompt,
     WriteRule,
 )
-from acp_gateway.core.requests import DirectoryCheckResult, Location, Problem, Worktree
+from acp_gateway.core.requests import DirectoryCheckResult, KeptPrompt, Location, Problem, Worktree
 from acp_gateway.core.sessions.archive import CostEvent, JournalLoss
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import AgentHandle, Client, DirectoryCheck, Role, Session, SessionReach
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.gateway.costs.spending import Amounts, Meters
+from acp_gateway.gateway.kept.prompts import keeping
 from acp_gateway.protocol.link_messages import Mark, Sent
 from acp_gateway.protocol.methods import Capability
 from acp_gateway.protocol.text.pairs import Entry
@@ -112,6 +114,10 @@ class Shelf:
         self.meters = Meters()
         self.spent: dict[str, Amounts] = {}
         """Amounts that were spent, by the ids of sessions."""
+        self.prompts: dict[str, tuple[KeptPrompt, bool]] = {}
+        """Prompts that wait, by key, and whether the agent may have each."""
+        self.writes_prompts = False
+        """True if each is on the disk at once; otherwise the agent gets it before."""
 
     def keep(self, session: Session) -> None:
         self.told.append(("keep", session.id))
@@ -161,6 +167,21 @@ class Shelf:
             # The ends of turns, which it is not told, count there as well, so that more may be cut off.
             kept = [run for run in self.journals[session].runs(session.journal.start) if run.messages]
             assert kept == session.journal.runs()
+
+    def keep_prompt(self, session: Session, prompt: KeptPrompt) -> bool:
+        self.prompts[prompt.shown.key] = prompt, False
+        return True
+
+    def send_prompt(self, session: Session, key: str) -> bool:
+        """Note that the agent may have a prompt; where prompts are written, that has to be written before."""
+        if not self.writes_prompts:
+            self.prompts.pop(key, None)
+            return True
+        self.prompts[key] = self.prompts[key][0], True
+        return False
+
+    def drop_prompt(self, session: Session, key: str) -> None:
+        self.prompts.pop(key, None)
 
     def holds(self, session: Session) -> bool:
         return session in self.journals
@@ -391,7 +412,7 @@ class Scene:
 
     def __init__(self, policy: Policy | None = None, registry: Registry | None = None, **welcome: Any) -> None:
         self.registry = registry or Registry("me")
-        self.multiplexer = Multiplexer("agent", policy or make_policy(), self.registry)
+        self.multiplexer = Multiplexer("agent", policy or make_policy(), self.registry, keeping=keeping)
         self.agent = Agent(self, lambda text: self.multiplexer.receive_from_agent([text]))
         self.welcome: dict[str, Any] = {"protocolVersion": 1, "agentCapabilities": {}} | welcome
         """Result of the agent for `initialize`."""
@@ -408,6 +429,8 @@ class Scene:
         """Audit events."""
         self.written: list[WriteRule] = []
         """Rules that were to be written."""
+        self.storing: list[str] = []
+        """Keys of prompts that wait for the archive."""
         self.look: Callable[[DirectoryCheck], DirectoryCheckResult] | None = look
         """Checks directories at once; None if the test does."""
         self.directory_checks: list[DirectoryCheck] = []
@@ -461,6 +484,8 @@ class Scene:
                     self.wanted.append(session)
                 case WriteRule():
                     self.written.append(effect)
+                case StorePrompt(key):
+                    self.storing.append(key)
                 case StopUnused(handle):
                     self.stopped.append(handle)
                 case DropWorktree(worktree=worktree):
@@ -494,6 +519,13 @@ class Scene:
     def end_turns(self) -> None:
         """Prepare the stop of the agent."""
         self.multiplexer.end_turns()
+        self.deliver()
+
+    def write_prompts(self) -> None:
+        """Have the archive write what it was told of prompts."""
+        keys, self.storing = self.storing, []
+        for key in keys:
+            self.multiplexer.prompt_stored(key)
         self.deliver()
 
     def retire(self) -> None:

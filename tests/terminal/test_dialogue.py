@@ -16,6 +16,7 @@ from acp_gateway.terminal.dialogue import (
     Dialogue,
     Event,
     Failed,
+    Kept,
     Opened,
     Queued,
     TurnEnded,
@@ -226,6 +227,14 @@ def test_every_other_request_is_refused(method: str, params: object, dialogue: D
             Queued(12, (("ann", "next"), ("", ""))),
         ),
         (news("queue", count="?"), Queued(0, ())),
+        (
+            news(
+                "queue",
+                count=1,
+                prompts=[{"identity": "ann", "text": "x", "promptId": "k", "state": "timed", "due": 7}],
+            ),
+            Queued(1, (("ann", "x"),), (Kept("k", "x", "timed", 7),)),
+        ),
         (news("deleted"), Closed("the session was deleted")),
     ],
 )

@@ -15,6 +15,7 @@ from acp_gateway.terminal.dialogue import (
     Decided,
     Event,
     Failed,
+    Kept,
     Opened,
     Question,
     Queued,
@@ -141,6 +142,16 @@ def test_a_plan_is_written_whole_and_then_its_changes() -> None:
         (Closed("the session was closed"), "the session was closed"),
         (Queued(1, (("ann", "Fix  the\ntests"),)), "1 prompt waits: ann: Fix the tests"),
         (Queued(2, (("ann", "one"), ("bob", "x" * 61))), f"2 prompts wait: 1. ann: one; 2. bob: {'x' * 59}…"),
+        (
+            Queued(
+                *(3, (("ann", "a"), ("ann", "b"), ("ann", "c"))),
+                (Kept("1", "a", "timed", 1_800_000_000_000), Kept("2", "b", "held"), Kept("3", "c", "lost")),
+            ),
+            (
+                "3 prompts wait: 1. ann: a (to be sent 2027-01-15 08:00 UTC); 2. ann: b (until it is sent or removed); "
+                "3. ann: c (may have reached the agent, is not sent again)"
+            ),
+        ),
         (Queued(20, (("ann", "a"),) * 10), "20 prompts wait: 1. ann: a; 2. ann: a; 3. ann: a; 17 more"),
         ({"sessionUpdate": "current_mode_update", "currentModeId": "plan"}, "mode: plan"),
     ],

@@ -178,6 +178,37 @@ async def test_a_prompt_is_written_and_sent(one: Scene, key: str, meta: Any) -> 
     assert one.shows("> hi")
 
 
+def keeps(_: Any) -> dict[str, Any]:
+    return {"result": {"protocolVersion": 1, "agentCapabilities": {"_meta": {"acp-gateway": {"queue": True}}}}}
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_a_prompt_is_sent_at_a_time_to_a_gateway_that_keeps_it(one: Scene, is_known: bool) -> None:
+    if is_known:
+        one.gateway.answers["initialize"] = keeps
+    one.chat.open("s")
+    await wait_all_tasks_blocked()
+    await one.type("h", "i", "f7", *"06:00", "down", " ", "enter")
+    if not is_known:
+        assert one.shows("keeps no prompts for later")
+        return
+    params = (await one.gateway.receive("session/prompt"))["params"]
+    queue = params["_meta"]["acp-gateway"]["queue"]
+    assert (queue["at"], queue["auto"], isinstance(queue["offset"], int)) == ("06:00", True, True)
+    assert not one.shows("> hi")
+
+
+@pytest.mark.parametrize(("key", "action"), [("enter", "release"), ("down", "remove")])
+async def test_a_prompt_that_waits_for_a_person_is_sent_or_removed(one: Scene, key: str, action: str) -> None:
+    one.chat.open("s")
+    await wait_all_tasks_blocked()
+    kept = {"identity": "ann", "text": "later", "promptId": "k", "state": "held", "due": None}
+    await one.say("_acp-gateway/news", event="queue", count=1, prompts=[kept])
+    await one.type("f8", key, *([] if key == "enter" else ["enter"]))
+    params = (await one.gateway.receive("session/prompt"))["params"]
+    assert params == {"sessionId": "s", "prompt": [], "_meta": {"acp-gateway": {"queue": {action: "k"}}}}
+
+
 async def test_without_a_session_a_prompt_stays_in_its_field(one: Scene) -> None:
     await one.type("tab", "h", "i", "enter")
     assert one.lines[-2].endswith("> hi")

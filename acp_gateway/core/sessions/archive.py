@@ -7,6 +7,7 @@ the time of the call.
 from collections.abc import Sequence
 from typing import Any, Final, Literal, Protocol, TypeVar
 
+from acp_gateway.core.requests import KeptPrompt
 from acp_gateway.protocol.text.pairs import Entry
 
 SessionT = TypeVar("SessionT", contravariant=True)
@@ -46,6 +47,18 @@ class Archive(Protocol[SessionT]):
     def meter(self, session: SessionT, event: CostEvent, told: Any = None) -> None:
         """Count what a session costs; `told` is the agent's message for it, or the parent of a fork."""
 
+    def keep_prompt(self, session: SessionT, prompt: KeptPrompt) -> bool:
+        """Store a prompt that waits, or a change of it; return False if prompts are not stored."""
+
+    def send_prompt(self, session: SessionT, key: str) -> bool:
+        """Store that a prompt may have reached the agent from now on.
+
+        Return True if the agent may have it at once, as nothing of it is on the disk; otherwise once that is written.
+        """
+
+    def drop_prompt(self, session: SessionT, key: str) -> None:
+        """Delete a prompt that does not wait any more, if it is stored."""
+
     def note_change(self, session: SessionT) -> None:
         """Note a change that is not stored: of its state, its turns, its clients, or the agent's requests."""
 
@@ -67,7 +80,16 @@ class NoArchive:
     def replace(self, session: object) -> None: ...
     def finish_journal(self, session: object) -> None: ...
     def meter(self, session: object, event: CostEvent, told: Any = None) -> None: ...
+    def drop_prompt(self, session: object, key: str) -> None: ...
     def note_change(self, session: object) -> None: ...
+
+    def keep_prompt(self, session: object, prompt: KeptPrompt) -> bool:
+        """Return False."""
+        return False
+
+    def send_prompt(self, session: object, key: str) -> bool:
+        """Return True."""
+        return True
 
     def holds(self, session: object) -> bool:
         """Return False."""

@@ -119,6 +119,11 @@ def asks_to_steer(prompt: Message) -> bool:
     return may_have_own_meta(prompt.text) and lookup.param(prompt, "_meta", META, "steer") == b"true"
 
 
+def goes_on(prompt: Message) -> bool:
+    """Return whether a prompt that waits is sent by itself also after the end of the agent or of the gateway."""
+    return may_have_own_meta(prompt.text) and lookup.param(prompt, "_meta", META, "queue", "auto") == b"true"
+
+
 def last_id(initialize: Message) -> int:
     """Return the highest id of the agent's requests over an earlier link, from `initialize`; 0 if there was none."""
     return _number(lookup.param(initialize, "_meta", META, "lastId") if may_have_own_meta(initialize.text) else None)

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from itertools import count
 from typing import Final
 
+from acp_gateway.core.requests import KeptPrompt
 from acp_gateway.core.sessions.archive import NO_ARCHIVE, Archive
 from acp_gateway.core.sessions.session import AgentHandle, Client, Session, SessionReach
 from acp_gateway.protocol.jsonrpc import Message
@@ -58,6 +59,8 @@ class Registry:
         # Sessions that are not live, by owner, in the order in which they ended; and their number.
         self._past: dict[str, dict[Session, None]] = {}
         self._past_count = 0
+        # Those that have kept prompts.
+        self._keeping: dict[Session, None] = {}
 
     def new_epoch(self) -> str:
         """Return a new word for the positions in one journal."""
@@ -100,6 +103,8 @@ class Registry:
         key = session.agent, session.id
         for other in self._sessions.get(key, ()):
             other.repeats_id = key in self._asides
+        if session.kept:
+            self._keeping[session] = None
         self._add_past(session)
 
     def add(self, session: Session, agent_handle: AgentHandle) -> None:
@@ -138,9 +143,40 @@ class Registry:
         """Return the number of live sessions, of one account or of all."""
         return sum(1 for _ in self._live_of(account))
 
-    def count_waiting(self, account: str | None = None) -> int:
-        """Return the number of queued prompts, in the sessions of one account or of all."""
-        return sum(len(session.queue) for session in self._live_of(account))
+    def waiting_sizes(self, account: str | None = None, session: Session | None = None) -> list[int]:
+        """Return the bytes of each prompt that waits, in one session, in those of one account, or in all."""
+        live = self._live_of(account) if session is None else (session,)
+        kept = (it for it in self._keeping if account in (None, it.account)) if session is None else (session,)
+        queued = [len(request.message.text) for it in live for request in it.queue]
+        return queued + [len(prompt.text) for it in kept for prompt in it.kept.values()]
+
+    # Kept prompts
+
+    @property
+    def keeping(self) -> list[Session]:
+        """The sessions that have kept prompts."""
+        return list(self._keeping)
+
+    def keep_prompt(self, session: Session, prompt: KeptPrompt) -> bool:
+        """Keep a prompt, or a change of it, at its place; return False if it is not stored."""
+        session.kept[prompt.shown.key] = prompt
+        self._keeping[session] = None
+        self._note_prompts(session)
+        return session.archive.keep_prompt(session, prompt)
+
+    def take_prompt(self, session: Session, key: str) -> KeptPrompt | None:
+        """Return a kept prompt, which is kept no more but in the archive; None if none has this key."""
+        prompt = session.kept.pop(key, None)
+        if not session.kept:
+            self._keeping.pop(session, None)
+        if prompt is not None:
+            self._note_prompts(session)
+        return prompt
+
+    def _note_prompts(self, session: Session) -> None:
+        session.note_change()
+        if session.agent_handle is not None:
+            session.agent_handle.note_prompts(session)
 
     def _live_of(self, account: str | None) -> Iterator[Session]:
         return (it for of_one in self._live.values() for it in of_one if account in (None, it.account))
@@ -277,6 +313,8 @@ class Registry:
             del self._by_agent_id[session.agent, session.agent_id or ""]
 
     def _forget(self, session: Session) -> None:
+        session.kept.clear()
+        self._keeping.pop(session, None)
         self._archive.remove(session)
         self._remove_past(session)
         self._unindex(session)

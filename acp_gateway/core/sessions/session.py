@@ -14,6 +14,7 @@ from acp_gateway.core.requests import (
     DirectoryCheckResult,
     EndedTurn,
     ForwardedRequest,
+    KeptPrompt,
     QueuedPrompt,
     TurnOutcome,
     Worktree,
@@ -138,6 +139,7 @@ class Client:
         "replays",
         "requests",
         "role",
+        "sender",
         "sessions",
         "translator",
         "via",
@@ -164,6 +166,8 @@ class Client:
         self.via = via
         """Kind of program that the client is, as others are shown it."""
         self.reach = reach
+        self.sender = ""
+        """Its principal, as the driver names it for prompts that outlive the client."""
         self.link = link
         """Name of the client's link, if it can be resumed; such a client counts the messages that it receives."""
         self.counts = link is not None
@@ -295,6 +299,9 @@ class AgentHandle(Protocol):
 
     def questions(self, session: "Session") -> int:
         """Return how many requests of the agent wait in a session for a person's decision."""
+
+    def note_prompts(self, session: "Session") -> None:
+        """Note that the kept prompts of a session have changed."""
 
 
 class Request(ForwardedRequest):
@@ -530,6 +537,10 @@ class Session:
         """Reason why the last turn was cut off, if the session was re-opened after that."""
         self.ended: dict[str, EndedPrompt] = {}
         """The last responses to prompts, by the claims of these: see `lost_prompts`."""
+        self.kept: dict[str, KeptPrompt] = {}
+        """Prompts that wait without a request, by key: for a time, or for a person. The registry changes them."""
+        self.limited_until: int | None = None
+        """End of the limit that the agent has named last, in milliseconds since 1970."""
         self.decisions: dict[str, Decision] = {}
         """The last `MAX_DECISIONS` decisions, by the key of the agent request."""
         self.spent = Counter[str]()
@@ -604,6 +615,12 @@ class Session:
     def queue(self) -> "Sequence[Request]":
         """Prompts that wait for the end of the running turns."""
         return () if self.agent_handle is None else self.agent_handle.queued(self)
+
+    @property
+    def shown_prompts(self) -> list[QueuedPrompt]:
+        """All prompts that wait, as clients are shown them: those for the end of a turn first."""
+        queued = [request.queued for request in self.queue if request.queued is not None]
+        return [*queued, *(kept.shown for kept in self.kept.values())]
 
     @property
     def journals(self) -> tuple[Journal, ...]:

@@ -28,7 +28,7 @@ class News:
         self._out = out
         self._clock = clock
         # The prompts that waited when clients were last told of them, by session; none for an empty queue.
-        self._told_queues: dict[Session, list[QueuedPrompt | None]] = {}
+        self._told_queues: dict[Session, list[QueuedPrompt]] = {}
 
     def notify(self, session: Session, event: str, **details: Any) -> None:
         """Notify the attached clients that asked for news of an event in a session."""
@@ -46,19 +46,19 @@ class News:
             by = next(iter(session.turns)).client
             about = {"running": True, **describe_client(None if by.gone else by)}
             self._notify_clients([client], session, "turn_started", about)
-        if client.wants_queue and session.queue:
-            self._notify_clients([client], session, "queue", queue_news(session.queue))
+        if client.wants_queue and session.shown_prompts:
+            self._notify_clients([client], session, "queue", queue_news(session))
 
     def tell_queues(self, changed: Iterable[Session]) -> None:
         """Notify clients that asked for it of the prompts that wait, where these are others than before."""
         for session in changed:
-            now = [request.queued for request in session.queue]
+            now = session.shown_prompts
             before = self._told_queues.pop(session, [])
             if now:
                 self._told_queues[session] = now
             listeners = [client for client in session.attached if client.wants_queue]
             if listeners and now != before:
-                self._notify_clients(listeners, session, "queue", queue_news(session.queue))
+                self._notify_clients(listeners, session, "queue", queue_news(session))
 
     def report_decision(
         self,

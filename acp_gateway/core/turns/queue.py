@@ -1,13 +1,13 @@
 """The prompts of a session that wait for the end of its turn: who sees and changes them, until the agent gets them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.requests import QueuedPrompt
 from acp_gateway.core.sessions.session import EDITOR, Client, Request, Session, SessionReach
-from acp_gateway.core.turns.queued_prompts import describe_prompt, with_text
+from acp_gateway.core.turns.queued_prompts import describe_prompt, kept, with_text
 from acp_gateway.core.turns.steering import Steering
 from acp_gateway.core.turns.turns import Turns
 from acp_gateway.core.waiting import Until
@@ -45,8 +45,8 @@ class ShownPrompt:
 
 
 def shown_queue(session: Session, reach: SessionReach, *, controls: bool) -> list[ShownPrompt]:
-    """Return the queue of a session as a client of this reach, which may be an observer, is shown it."""
-    return [
+    """Return all that waits in a session as a client of this reach, which may be an observer, is shown it."""
+    queued = [
         ShownPrompt(
             request.queued,
             request.client.reach.identity,
@@ -55,6 +55,9 @@ def shown_queue(session: Session, reach: SessionReach, *, controls: bool) -> lis
         )
         for request in session.queue
         if request.queued is not None
+    ]
+    return queued + [
+        ShownPrompt(it.shown, it.identity, controls and not reach.guest, False) for it in session.kept.values()
     ]
 
 
@@ -125,10 +128,15 @@ class PromptQueue:
         if why is not None:
             return why
         assert request.queued is not None, "it was found by its key"
+        if request.queued.key in self._turns.storing:
+            return NOT_WAITING
         if not text.strip() and not request.queued.attached:
             return "a prompt without text says nothing: remove it instead"
         request.replace(with_text(request.message, text))
-        request.queued = describe_prompt(request.queued.key, request.queued.at, request.message)
+        auto, shown = request.queued.auto, describe_prompt(request.queued.key, request.queued.at, request.message)
+        request.queued = replace(shown, auto=auto)
+        if not request.client.reach.guest:
+            session.archive.keep_prompt(session, kept(request))
         self._agent.waiting.changed_queues[session] = None
         session.note_change()
         return None

@@ -1,12 +1,13 @@
 """The text of a prompt that waits: what clients are shown of it, and another one in its place."""
 
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from acp_gateway.acp.reading import ABSENT, string
 from acp_gateway.acp.updates import Block
-from acp_gateway.core.requests import QueuedPrompt
-from acp_gateway.core.sessions.session import Request
+from acp_gateway.core.requests import KeptPrompt, QueuedPrompt, QueueState
+from acp_gateway.core.sessions.own_meta import without_own_meta
+from acp_gateway.core.sessions.session import Request, Session
 from acp_gateway.core.turns import updates
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
@@ -61,8 +62,39 @@ def with_text(message: Message, text: str) -> bytes:
     return spans.splice(message.text, [(*at, b"[%b]" % b",".join(kept))])
 
 
-def queue_news(queue: Sequence[Request]) -> dict[str, Any]:
+def kept(request: Request) -> KeptPrompt:
+    """Return a prompt that waits as it is kept and stored."""
+    assert request.queued is not None, "it waits"
+    client = request.client
+    text = without_own_meta(request.message.text)
+    return KeptPrompt(request.queued, client.reach.identity, client.sender, text, request.is_new)
+
+
+def left(prompt: KeptPrompt, now: int | None, why: str = "", *, was_sent: bool = False) -> KeptPrompt:
+    """Return a prompt as it waits after the end of the agent or of the gateway.
+
+    `now` is the time in milliseconds since 1970. `why` is a reason for which a person alone sends it; one that
+    `was_sent` may have reached the agent, and is not sent again.
+    """
+    shown = prompt.shown
+    is_ahead = shown.due is not None and (now is None or shown.due > now)
+    state: QueueState = "lost" if was_sent else "held" if why or not (is_ahead or shown.auto) else "timed"
+    due = None if state != "timed" else shown.due if is_ahead else now or 0
+    why = why or ("its time has passed" if state == "held" and shown.due else "")
+    return replace(prompt, shown=replace(shown, state=state, due=due, why=why))
+
+
+def queue_news(session: Session) -> dict[str, Any]:
     """Return the members of the news of prompts that wait: their number, and the first ones."""
-    shown = [(request.client.reach.identity, request.queued) for request in queue if request.queued is not None]
-    prompts = [{"identity": identity, "text": prompt.text[:TOLD_SIZE]} for identity, prompt in shown[:MOST_TOLD]]
+    queued = [(request.client.reach.identity, request.queued) for request in session.queue]
+    told = [*queued, *((it.identity, it.shown) for it in session.kept.values())]
+    shown = [(identity, prompt) for identity, prompt in told if prompt is not None]
+    prompts = [_told(identity, prompt) for identity, prompt in shown[:MOST_TOLD]]
     return {"count": len(shown), "prompts": prompts}
+
+
+def _told(identity: str, prompt: QueuedPrompt) -> dict[str, Any]:
+    told: dict[str, Any] = {"identity": identity, "text": prompt.text[:TOLD_SIZE]}
+    if prompt.state != "queued":
+        told |= {"promptId": prompt.key, "state": prompt.state, "due": prompt.due}
+    return told

@@ -9,8 +9,10 @@ the text becomes an ordinary prompt.
 """
 
 import enum
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.requests import OwnRequest
@@ -23,6 +25,9 @@ from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.not_sent import CANCELLED
 from acp_gateway.protocol.text import lookup, spans
 from acp_gateway.protocol.text.json_text import with_member
+
+TakesPrompt: TypeAlias = Callable[[Session, Request], bool]
+"""Takes a prompt that is to wait, or waits already; returns False for any other."""
 
 CANNOT: Final = "the agent takes nothing into a turn that runs"
 NO_TURN: Final = "no turn runs that could take it"
@@ -56,16 +61,19 @@ _OUTCOMES: Final = {
 class Steering:
     """Steering of the turns of one agent process."""
 
-    def __init__(self, agent: AgentState, turns: Turns) -> None:
+    def __init__(self, agent: AgentState, turns: Turns, takes: TakesPrompt) -> None:
         self._agent = agent
         self._process = agent.process
         self._histories = agent.histories
         self._turns = turns
+        self._takes = takes
 
     def prompt(self, client: Client, request: Request) -> None:
         """Handle `session/prompt`."""
         session = self._agent.session_of_request(client, request)
         if session is None:
+            return
+        if self._takes(session, request):
             return
         if session.turns and self._process.abilities.steering is not None and asks_to_steer(request.message):
             self._offer(session, request)
@@ -78,9 +86,15 @@ class Steering:
             return CANNOT
         if not session.turns:
             return NO_TURN  # It waits behind one that a person is asked about.
-        self._agent.waiting.withdraw(request)
-        self._offer(session, request)
+        assert request.queued is not None, "it waits"
+        self._turns.when_marked(session, request.queued.key, partial(self._offer_marked, session, request))
         return None
+
+    def _offer_marked(self, session: Session, request: Request) -> None:
+        if not session.turns:
+            self._turns.go_on(session)
+        elif self._agent.waiting.withdraw(request) is not None:
+            self._offer(session, request)
 
     def steer(self, client: Client, request: Request) -> None:
         """Handle `_session/steering` of a client."""
@@ -148,8 +162,9 @@ class Steering:
         else:
             params["mode"] = b'"steer"'
         text = b'{"jsonrpc":"2.0","id":0,"method":%b,"params":%b}' % (jsonrpc.encode(method), jsonrpc.compose(params))
-        # It does not wait any more: the agent may have it.
-        request.queued = None
+        if request.queued is not None:
+            # It does not wait any more: the agent may have it.
+            request.queued = replace(request.queued, state="lost")
         then = partial(self._offered, session=session, request=request)
         self._agent.open_requests.forward(OwnRequest(jsonrpc.parse(text)), then)
 

@@ -1,12 +1,16 @@
 """Prompt turns, one at a time per session; session-wide mode, model and options."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from acp_gateway.core.agent_state import AgentState
+from acp_gateway.core.output import StorePrompt
 from acp_gateway.core.permissions.consent import Consent
+from acp_gateway.core.requests import QueuedPrompt
 from acp_gateway.core.routing import Routing
-from acp_gateway.core.sessions.own_meta import Aim, with_result_meta, without_own_meta
+from acp_gateway.core.sessions.own_meta import Aim, goes_on, with_result_meta, without_own_meta
 from acp_gateway.core.sessions.places import CURSOR
 from acp_gateway.core.sessions.session import EDITOR, Client, Request, Session
 from acp_gateway.core.states import AgentPhase
@@ -15,7 +19,7 @@ from acp_gateway.core.turns.echoes import Echo
 from acp_gateway.core.turns.ends import outcome_of
 from acp_gateway.core.turns.events import describe_client
 from acp_gateway.core.turns.lost_prompts import note_end
-from acp_gateway.core.turns.queued_prompts import describe_prompt
+from acp_gateway.core.turns.queued_prompts import describe_prompt, kept, left
 from acp_gateway.core.turns.stops import Extent, extent_of
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, methods
@@ -37,20 +41,75 @@ class Turns:
         self._routing = routing
         self.consent = Consent(agent, self.go_on)
         """Asks before a prompt is sent, where that is wanted."""
+        self.storing: dict[str, list[Callable[[], None]]] = {}
+        """Functions to call once the archive has stored what it was told of a prompt, by the key of that."""
 
     def prompt(self, session: Session, request: Request, *, is_next: bool = False) -> None:
         """Begin the turn of a prompt, or queue it: as the first one, if it `is_next`."""
-        agent, is_asked = self._agent, self.consent.is_asked(session)
-        if not is_asked and (not session.turns or (not session.queue and self._may_pass(session, request.client))):
+        agent, is_first = self._agent, not (session.queue or self.consent.is_asked(session))
+        is_free = is_first and (not session.turns or self._may_pass(session, request.client))
+        if is_free and request.queued is None:
             self.begin(session, request)
-        elif not is_next and (why := self._too_many(session)):
+        elif not is_next and request.queued is None and (why := self.too_many(session, request)):
             agent.refuse(request, jsonrpc.INVALID_REQUEST, why)
         else:
-            request.queued = describe_prompt(agent.registry.new_request_key(), agent.clock.wall_time, request.message)
+            waited = request.queued
+            request.queued = self.describe(request) if waited is None else replace(waited, state="queued")
             others = session.queue if is_next else ()
             agent.waiting.add(request, Until.TURN_FREE, session)
             if others:
                 agent.waiting.reorder([request, *others], Until.TURN_FREE, session)
+            if not request.client.reach.guest:
+                session.archive.keep_prompt(session, kept(request))
+            if not others:
+                self.go_on(session)
+
+    def describe(self, request: Request) -> QueuedPrompt:
+        """Describe a prompt that has to wait, under a new key."""
+        agent = self._agent
+        shown = describe_prompt(agent.registry.new_request_key(), agent.clock.wall_time, request.message)
+        return replace(shown, auto=goes_on(request.message))
+
+    def when_marked(self, session: Session, key: str, then: Callable[[], None]) -> None:
+        """Call a function once the archive has stored that the agent may have a prompt: at most once, whatever ends."""
+        if session.archive.send_prompt(session, key):
+            then()
+        else:
+            self.when_stored(key, then)
+
+    def when_stored(self, key: str, then: Callable[[], None]) -> None:
+        """Call a function once the archive has stored what it knows of a prompt, unless the agent ends before."""
+        self.storing.setdefault(key, []).append(then)
+        self._agent.out.effect(StorePrompt(key))
+
+    def stored(self, key: str) -> None:
+        """Take note that the archive has stored what it was told of a prompt."""
+        for then in self.storing.pop(key, ()):
+            then()
+
+    def hold(self, session: Session, request: Request, why: str = "") -> bool:
+        """Keep a prompt that waits, without its request: for a person, or to be sent as soon as that can be.
+
+        `why` is a reason for which a person alone sends it. Return False if it is not stored. One of a guest, who
+        must not act in another owner's session later, is not kept at all.
+        """
+        self._agent.waiting.withdraw(request)
+        if request.client.reach.guest:
+            return False
+        return self._agent.registry.keep_prompt(session, left(kept(request), self._agent.clock.wall_time, why))
+
+    def hold_unsent(self, session: Session, client: Client | None = None, *, is_end: bool = False) -> list[str]:
+        """Keep the prompts that wait in a session, those of a client or all, whose requests end now.
+
+        Return the texts of those that are lost: of guests, and at the end of the gateway of those that are not stored.
+        """
+        lost = []
+        for request in (*self._agent.waiting.of(Until.CONSENT, session), *session.queue):
+            if request.queued is not None and client in (None, request.client):
+                is_stored = self.hold(session, request)
+                if request.client.reach.guest or (is_end and not is_stored):
+                    lost.append(request.queued.text)
+        return lost
 
     def join(self, session: Session, request: Request) -> None:
         """Answer a prompt that the running turn has taken at the end of that turn; at once if it has ended."""
@@ -73,15 +132,22 @@ class Turns:
         is_told = agent.process.abilities.folds and client.via == EDITOR and not client.wants_queue
         return is_told and any(turn.client is client for turn in session.turns)
 
-    def _too_many(self, session: Session) -> str | None:
-        """Return why a prompt may not be queued in a session; None if it may."""
-        limits, registry = self._agent.policy.limits, self._agent.registry
-        if len(session.queue) >= limits.queued_prompts_per_session:
-            return f"queued_prompts_per_session ({limits.queued_prompts_per_session}) wait in this session already"
-        if registry.count_waiting(session.account) >= limits.queued_prompts_per_identity:
-            return f"queued_prompts_per_identity ({limits.queued_prompts_per_identity}) wait already"
-        if registry.count_waiting() >= limits.max_queued_prompts:
-            return f"max_queued_prompts ({limits.max_queued_prompts}) wait already"
+    def too_many(self, session: Session, request: Request) -> str | None:
+        """Return why a prompt may not wait in a session; None if it may."""
+        policy, registry = self._agent.policy, self._agent.registry
+        limits, size, most = policy.limits, len(request.message.text), policy.gateway.memory_limit // 4
+        here, own, all_ = (registry.waiting_sizes(*of) for of in ((None, session), (session.account,), ()))
+        with_it = "with it, waiting prompts have more bytes than"
+        for value, limit, why in (
+            (len(here) + 1, limits.queued_prompts_per_session, "queued_prompts_per_session ({}) wait in this session"),
+            (len(own) + 1, limits.queued_prompts_per_identity, "queued_prompts_per_identity ({}) wait"),
+            (len(all_) + 1, limits.max_queued_prompts, "max_queued_prompts ({}) wait"),
+            (sum(here) + size, limits.queued_bytes_per_session, f"{with_it} queued_bytes_per_session ({{}})"),
+            (sum(own) + size, limits.queued_bytes_per_identity, f"{with_it} queued_bytes_per_identity ({{}})"),
+            (sum(all_) + size, most, f"{with_it} a quarter of memory_limit ({{}})"),
+        ):
+            if value > limit:
+                return f"{why.format(limit)} already"
         return None
 
     def cancel(self, client: Client, message: Message) -> None:
@@ -131,14 +197,39 @@ class Turns:
 
     def go_on(self, session: Session, request: Request | None = None) -> None:
         """Begin the turn of a prompt that may be sent, else that of the first one that waits, unless a turn runs."""
-        if request is not None:
+        if request is not None and request.queued is None:
             self.begin(session, request, is_allowed=True)
+        elif request is not None:
+            others = session.queue
+            self._agent.waiting.add(request, Until.TURN_FREE, session)
+            self._agent.waiting.reorder([request, *others], Until.TURN_FREE, session)
+            self._begin_once_marked(session, request)
+        policy = self._agent.policy
         # The clients were told that what waits when the agent is stopped is not sent.
-        while not (session.turns or self._process.cuts_turns or self.consent.is_asked(session)):
-            following = self._agent.waiting.release_first(Until.TURN_FREE, session)
-            if following is None:
-                break
-            self.begin(session, following)
+        while session.queue and not (session.turns or self._process.cuts_turns or self.consent.is_asked(session)):
+            first = session.queue[0]
+            if first.queued is None or first.queued.key in self.storing:
+                return
+            if objection := policy.objection_to(first.client.sender, session):
+                self.hold(session, first, objection)
+                self._agent.refuse(first, jsonrpc.INVALID_REQUEST, f"this prompt was not sent: {objection}")
+            elif policy.exceeded(session.account) is not None:
+                self._agent.waiting.withdraw(first)
+                self.consent.holds(session, first)
+            else:
+                self._begin_once_marked(session, first)
+
+    def _begin_once_marked(self, session: Session, request: Request) -> None:
+        assert request.queued is not None, "it waits"
+        self.when_marked(session, request.queued.key, partial(self._begin_marked, session, request))
+
+    def _begin_marked(self, session: Session, request: Request) -> None:
+        if session.turns:
+            return  # The agent got another prompt before; this one is the first after it.
+        if self._agent.waiting.withdraw(request) is None:
+            self.go_on(session)
+        else:
+            self.begin(session, request, is_allowed=True)
 
     def begin(self, session: Session, request: Request, *, is_allowed: bool = False) -> None:
         """Begin the turn of a prompt, beside those that run; unless it `is_allowed`, a person may be asked first."""

@@ -35,6 +35,7 @@ from acp_gateway.core.output import (
     LoadJournal,
     LogMessage,
     StopUnused,
+    StorePrompt,
     WriteRule,
 )
 from acp_gateway.core.requests import DirectoryCheckResult
@@ -89,6 +90,9 @@ class HubServices(Protocol):
 
     def write_rule(self, hub: "Hub", effect: WriteRule) -> None:
         """Write a rule, and call `hub.rule_written` afterwards."""
+
+    def store_prompt(self, hub: "Hub", key: str) -> None:
+        """Wait until what the archive was told of a prompt is on the disk, and call `hub.prompt_stored` afterwards."""
 
     def memory_grew(self, size: int) -> None:
         """Account for bytes that were kept, and make room if all hubs together keep too many."""
@@ -421,6 +425,12 @@ class Hub:
         self.multiplexer.rule_written(session, words)
         self.deliver()
 
+    def prompt_stored(self, key: str) -> None:
+        """Go on with a prompt that waited for the archive."""
+        self.tell_time(trio.current_time())
+        self.multiplexer.prompt_stored(key)
+        self.deliver()
+
     def directories_checked(self, check: DirectoryCheck, result: DirectoryCheckResult) -> None:
         """Continue the request whose directories were checked."""
         self.multiplexer.directories_checked(check, result)
@@ -600,5 +610,7 @@ class Hub:
                 services.stop_unused(handle)
             case WriteRule():
                 services.write_rule(self, effect)
+            case StorePrompt(key):
+                services.store_prompt(self, key)
             case _:
                 assert_never(effect)

@@ -8,9 +8,10 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from functools import cached_property, partial
 from typing import Any, Final, ParamSpec, Protocol, TypeVar, Unpack
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import trio
 
@@ -28,11 +29,13 @@ from acp_gateway.gateway.events.audit import AuditThrottle, entry_of_rule
 from acp_gateway.gateway.events.hooks import STRING_LENGTH, Hooks
 from acp_gateway.gateway.hub.hub import Hub
 from acp_gateway.gateway.hub.memory_limit import Input, MemoryLimiter
+from acp_gateway.gateway.kept.usage_limits import limit_end
 from acp_gateway.gateway.made.worktrees import Worktrees
 from acp_gateway.gateway.metrics import Metrics
 from acp_gateway.gateway.page_address import find_page, make_link
 from acp_gateway.gateway.storage.archive import StoredArchive
 from acp_gateway.gateway.workspaces import Workspace, directory_check, workspaces_of
+from acp_gateway.protocol.text import lookup
 from acp_gateway.rules.rule import Rule
 from acp_gateway.security.rules_file import RulesFile, has_ended
 from acp_gateway.transports.maintained import Charge
@@ -53,6 +56,10 @@ CHECK_TIMEOUT: Final = 10.0
 
 CHECK_THREADS: Final = 8
 """Maximum number of concurrent directory checks."""
+
+LAST_WORDS_SIZE: Final = 4096
+"""Maximum characters of the last updates of a turn in which the end of a usage limit is looked for: an agent names it
+in a short message, with a few updates after it."""
 
 InThread = Callable[[Callable[[], DirectoryCheckResult]], Awaitable[DirectoryCheckResult]]
 """Runs a function in a thread."""
@@ -122,9 +129,10 @@ class GatewayServices:
         metrics: counts these events.
         worktrees: makes and removes working trees of sessions.
         spending: says which limits on costs are reached.
+        objection_to: as in `Policy`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a keyword for each part.
         self,
         config: Config,
         hubs: Mapping[AgentHandle, Hub],
@@ -137,6 +145,7 @@ class GatewayServices:
         metrics: Metrics,
         worktrees: Worktrees,
         spending: TodaysSpending,
+        objection_to: Callable[[str, Session], str],
     ) -> None:
         # A disk that does not answer occupies these threads and no others.
         self.in_thread: InThread = partial(
@@ -160,6 +169,7 @@ class GatewayServices:
         """The rules that people have written."""
         self._flaw_of_rules = ""
         self._limiters: dict[str, trio.CapacityLimiter] = {}
+        self._objection_to = objection_to
         self._made: dict[Callable[..., Any], Any] = {}
         self._start_task = start_task
         self._journal_timeout = ProgressTimeout(LOAD_TIMEOUT)
@@ -179,11 +189,27 @@ class GatewayServices:
         """Run the hook for an event, if it is configured."""
         self._metrics.count_hook_event(event)
         session = event.session
+        if event.name == "turn_end":
+            self._note_limit(session)
         about = {"sessionId": session.id, "agent": session.agent, "title": session.title, "identity": session.owner}
         about["link"] = self._link_to(session.name, event.details.get("requestId"))
         if event.name == "permission_waiting":
             about["since"] = datetime.fromtimestamp(time.time() - event.age, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         self._hooks.fire(event.name, about | event.details)
+
+    def _note_limit(self, session: Session) -> None:
+        """Note the end of a usage limit that the agent names in its error or its last words: it holds for all sessions
+        of the process."""
+        last, hub = session.last_turn, self._hubs.get(session.agent_handle) if session.agent_handle else None
+        at = session.journal.position
+        updates = session.journal.messages(at - 4, at)
+        said = "".join(lookup.text_at(it, "params", "update", "content", "text") or "" for it in updates)
+        if last is not None and last.outcome.error is not None:
+            said = last.outcome.error.message
+        end = limit_end(said, round(time.time() * 1000), zone_of) if len(said) <= LAST_WORDS_SIZE else None
+        for other in () if end is None or hub is None else hub.multiplexer.sessions:
+            other.limited_until = end
+            other.note_change()
 
     def _link_to(self, session: str, request: str | None) -> str | None:
         """Return the link to a session of the page, or to a question in it; None if there is no page."""
@@ -225,6 +251,7 @@ class GatewayServices:
             rules=self.rules,
             exceeded=self._spending.exceeded,
             allow_more=self._spending.allow_more,
+            objection_to=self._objection_to,
         )
 
     def rules(self) -> tuple[Rule, ...]:
@@ -265,6 +292,15 @@ class GatewayServices:
             words = f"{author} has written a rule for such questions ({rule.id}: {rule})"
         with contained(hub):
             hub.rule_written(effect.session, words)
+
+    def store_prompt(self, hub: Hub, key: str) -> None:
+        """Tell the hub once all is on the disk that the archive was told of prompts."""
+        self._start_task(self._store_prompt, hub, key)
+
+    async def _store_prompt(self, hub: Hub, key: str) -> None:
+        await self._archive.prompts_written()
+        with contained(hub):
+            hub.prompt_stored(key)
 
     def memory_grew(self, size: int) -> None:
         """Account for bytes that were kept; see `MemoryLimiter`."""
@@ -376,6 +412,16 @@ class GatewayServices:
             if session is not None:
                 about = {"session": session.id, "agent": hub.name, "path": tree_of(directory), "branch": removed.branch}
                 self.audit(AuditEvent("worktree_removed", client, about))
+
+
+def zone_of(name: str) -> tzinfo | None:
+    """Return the time zone of a name, or that of this machine for an empty one; None for an unknown one."""
+    if not name:
+        return datetime.now(UTC).astimezone().tzinfo
+    try:
+        return ZoneInfo(name)
+    except (ValueError, OSError, ZoneInfoNotFoundError):
+        return None
 
 
 def login_hint(section: AgentSection, auth_methods: list[dict[str, Any]]) -> str:

@@ -56,6 +56,7 @@ from acp_gateway.gateway.workspaces import containing, directory_check
 from acp_gateway.made.files_rules import FileRefused, Territory
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
+from acp_gateway.protocol.methods import META
 from acp_gateway.protocol.text import lookup
 from acp_gateway.rules.deciding import Place
 from acp_gateway.security.browser_sessions import Browser
@@ -189,6 +190,7 @@ class SessionCalls:
                 "mayUseFiles": access.may_use_files,
                 "mayShare": may_share(access, admitted.role, admitted.bound),
                 "known": bridge.known,
+                "queue": True,
                 "limit": bridge.size_limit._asdict(),
                 "machines": bridge.tell_machines(),
             }
@@ -255,8 +257,13 @@ class SessionCalls:
             status = self._view(session).status
             self._bridge.reply(api_output.status_changed(session.name, status, error=error_of(response)))
 
-        await self._sessions.prompt(session, api.acp_request(call, session.id), failed)
-        return api.SUCCESS
+        request = api.acp_request(call, session.id)
+        if lookup.raw_at(call.members.get("queue", b"{}"), "at") is None:
+            await self._sessions.prompt(session, request, failed)
+            return api.SUCCESS
+        response = await self._sessions.pass_on(session, request)
+        waits = lookup.raw_at(response.text, "result", "_meta", META, "waits")
+        return jsonrpc.compose({"success": b"true", "waits": waits or b"null"})
 
     async def _cancel(self, call: Call) -> bytes:
         seen = call.members.get("seq")

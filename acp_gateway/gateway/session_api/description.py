@@ -50,6 +50,7 @@ class Describer:
             "live": view.live,
             "turn": view.turn,
             "queued": view.queued,
+            "limitedUntil": _iso(session.limited_until),
             "canSteer": view.can_steer,
             "waiting": list(map(_describe_request, waiting)),
             "lastTurn": None if view.last_turn is None else _describe_turn(view.last_turn),

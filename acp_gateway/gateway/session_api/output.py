@@ -147,8 +147,9 @@ def pending_request(request_id: str, message: Message) -> bytes:
 
 
 def queued_prompts(prompts: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return prompts that wait, as elements of `queue`; `createdAt` is in ms since 1970."""
-    return [dict(it) | {"createdAt": None if it["createdAt"] is None else iso(it["createdAt"])} for it in prompts]
+    """Return prompts that wait, as elements of `queue`; `createdAt` and `due` are in ms since 1970."""
+    times = "createdAt", "due"
+    return [dict(it) | {name: None if it[name] is None else iso(it[name]) for name in times} for it in prompts]
 
 
 def changed(session: Mapping[str, Any]) -> bytes:

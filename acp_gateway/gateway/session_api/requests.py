@@ -191,7 +191,9 @@ METHODS: Final[Mapping[str, Method]] = {
         }
     ),
     UNSUBSCRIBE: Method({"sessionId": _SESSION}),
-    PROMPT: Method({"sessionId": _SESSION, "prompt": Member(read_array)}, acts=True),
+    PROMPT: Method(
+        {"sessionId": _SESSION, "prompt": Member(read_array), "queue": Member(read_object, False)}, acts=True
+    ),
     STEER: Method({"sessionId": _SESSION, "prompt": Member(read_array)}, acts=True),
     RESPOND: Method(
         {"sessionId": _SESSION, "requestId": Member(_read_request_key), "response": Member(read_object)}, acts=True
@@ -447,7 +449,9 @@ def acp_request(call: Call, session_id: str) -> AcpRequest:
         return AcpRequest(call.method, call.params if same else spans.splice(call.params, [(*span, quoted)]))
     session = b'"sessionId":%b' % quoted
     if call.method in (PROMPT, STEER):
-        steer = _STEER if call.method == STEER else b""
-        return AcpRequest(methods.PROMPT, b'{%b%b,"prompt":%b}' % (session, steer, call.members["prompt"]))
+        meta = _STEER if call.method == STEER else b""
+        if "queue" in call.members:
+            meta = b',"_meta":{"%b":{"queue":%b}}' % (methods.META.encode(), call.members["queue"])
+        return AcpRequest(methods.PROMPT, b'{%b%b,"prompt":%b}' % (session, meta, call.members["prompt"]))
     assert call.method == DELETE
     return AcpRequest(call.method, b"{%b}" % session)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import trio
 
+from acp_gateway.core.requests import KeptPrompt
 from acp_gateway.core.sessions.archive import Archive, CostEvent, JournalLoss
 from acp_gateway.core.sessions.session import Session
 from acp_gateway.protocol.text.pairs import Entry
@@ -175,6 +176,15 @@ class SessionChanges:
 
     def finish_journal(self, session: Session) -> None:
         self._archive.finish_journal(session)
+
+    def keep_prompt(self, session: Session, prompt: KeptPrompt) -> bool:
+        return self._archive.keep_prompt(session, prompt)
+
+    def send_prompt(self, session: Session, key: str) -> bool:
+        return self._archive.send_prompt(session, key)
+
+    def drop_prompt(self, session: Session, key: str) -> None:
+        self._archive.drop_prompt(session, key)
 
     def holds(self, session: Session) -> bool:
         return self._archive.holds(session)

@@ -49,8 +49,8 @@ class SessionView:
 
     @property
     def queued(self) -> int:
-        """Number of prompts that wait for the end of the turn."""
-        return len(self.session.queue)
+        """Number of prompts that wait: for the end of the turn, a time, or a person."""
+        return len(self.session.shown_prompts)
 
     @property
     def clients(self) -> tuple[Client, ...]:

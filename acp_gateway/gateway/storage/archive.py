@@ -2,18 +2,23 @@
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import trio
 
+from acp_gateway.core.requests import KeptPrompt
 from acp_gateway.core.sessions.archive import CostEvent, JournalLoss
 from acp_gateway.core.sessions.registry import FORMER
 from acp_gateway.core.sessions.session import Session
 from acp_gateway.core.turns.journal import Journal, TurnMessages
+from acp_gateway.core.turns.queued_prompts import describe_prompt, left
 from acp_gateway.gateway.costs.spending import Amounts, Meters
-from acp_gateway.gateway.storage.records import SpentBy, StoredJournal, StoredRun, StoredSession
+from acp_gateway.gateway.storage.records import SpentBy, StoredJournal, StoredPrompt, StoredRun, StoredSession
 from acp_gateway.gateway.storage.spending import day_of
 from acp_gateway.gateway.storage.store import Storage
+from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.jsonrpc import InvalidMessage
 from acp_gateway.protocol.text.pairs import Entry, size_of
 
 
@@ -68,7 +73,24 @@ class StoredArchive:
             self._enter(session, stored.key, stored.created)
             self._places[session] = stored.epoch, stored.position
             restored.append(session)
+        for prompt in self._storage.prompts():
+            self._restore_prompt(prompt)
         return restored
+
+    def _restore_prompt(self, stored: StoredPrompt) -> None:
+        try:
+            shown = describe_prompt(stored.key, stored.at, jsonrpc.parse(stored.text))
+        except InvalidMessage:
+            self._storage.drop_prompt(stored.key)
+            return
+        shown = replace(shown, auto=stored.auto, due=stored.due)
+        prompt = KeptPrompt(shown, stored.identity, stored.sender, stored.text, stored.is_new)
+        kept = self._sessions[stored.session].kept
+        kept[stored.key] = left(prompt, round(self._now() * 1000), was_sent=stored.sent)
+
+    async def prompts_written(self) -> None:
+        """Wait until what was told of prompts is on disk, as `Storage.prompts_written`."""
+        await self._storage.prompts_written()
 
     async def read(self, session: Session, journal_limit: int) -> Journal | None:
         """Return the stored journal of a session; None if there is none. Cancelling loses nothing."""
@@ -176,6 +198,31 @@ class StoredArchive:
             # It was given up because a write failed; writing works again.
             self.replace(session)
         self.keep(session)
+
+    def keep_prompt(self, session: Session, prompt: KeptPrompt) -> bool:
+        if session not in self._keys:
+            return False
+        shown = prompt.shown
+        return self._storage.put_prompt(
+            StoredPrompt(
+                shown.key,
+                self._keys[session][0],
+                shown.at,
+                shown.due,
+                shown.auto,
+                shown.state == "lost",
+                prompt.identity,
+                prompt.sender,
+                prompt.is_new,
+                prompt.text,
+            )
+        )
+
+    def send_prompt(self, session: Session, key: str) -> bool:
+        return self._storage.send_prompt(key)
+
+    def drop_prompt(self, session: Session, key: str) -> None:
+        self._storage.drop_prompt(key)
 
     def replace(self, session: Session) -> None:
         key = self._keys[session][0]

@@ -1,4 +1,4 @@
-"""The SQLite file `sessions.db`: sessions, their histories (`histories`) and costs (`spending`), uses of tokens.
+"""The SQLite file `sessions.db`: sessions, histories (`histories`), costs (`spending`), prompts, uses of tokens.
 
 Erased data is overwritten (`secure_delete`), and gone from the write-ahead log as well after `tidy`.
 """
@@ -23,7 +23,7 @@ from acp_gateway.gateway.storage.corruption import (
     is_about_sharing,
 )
 from acp_gateway.gateway.storage.histories import HistoryTables, decode_former
-from acp_gateway.gateway.storage.records import StoredSession, TokenUse
+from acp_gateway.gateway.storage.records import StoredPrompt, StoredSession, TokenUse
 from acp_gateway.gateway.storage.spending import SPENT, SpendingTable
 from acp_gateway.gateway.storage.sqlite_files import files_of, transaction
 from acp_gateway.gateway.storage.state_folder import check_state_file
@@ -31,11 +31,11 @@ from acp_gateway.gateway.storage.state_folder import check_state_file
 _APPLICATION: Final = 0x41435067
 """SQLite's application id of the file, "ACPg"."""
 
-_VERSION: Final = 7
-"""Version of the file. Those of earlier versions get the columns and the table that they lack. Since 5, a stored
+_VERSION: Final = 8
+"""Version of the file. Those of earlier versions get the columns and the tables that they lack. Since 5, a stored
 message may have the one that it was made of beside it (`versions.carried`), which earlier programs would take for a
 part of its text. Since 6, there are ends of turns, which earlier programs would not erase. Since 7, there is what
-sessions have cost."""
+sessions have cost, and since 8 prompts that wait, which earlier programs would not erase."""
 
 _BUSY: Final = 5.0
 """Seconds to wait while another process has the file locked. The command line locks it for milliseconds."""
@@ -50,6 +50,14 @@ _TURN_ENDS: Final = """
     )
     """
 """The table of the ends of turns, as `core.turns.ends` has them, with the bytes that each counts for."""
+
+_PROMPTS: Final = """
+    CREATE TABLE IF NOT EXISTS prompt (
+        key TEXT PRIMARY KEY, session INTEGER NOT NULL, at INTEGER, due INTEGER, auto INTEGER NOT NULL,
+        sent INTEGER NOT NULL, identity TEXT NOT NULL, sender TEXT NOT NULL, is_new INTEGER NOT NULL, text BLOB NOT NULL
+    )
+    """
+"""The table of the prompts that wait."""
 
 _TABLES: Final = (
     """
@@ -86,6 +94,7 @@ _TABLES: Final = (
     _TURN_ENDS,
     SPENT,
     "CREATE TABLE token (id TEXT PRIMARY KEY, last_used REAL NOT NULL, granted_by TEXT)",
+    _PROMPTS,
 )
 
 _LATER: Final = (
@@ -107,6 +116,11 @@ SESSION_COLUMNS: Final = (
     *("0", "former", "open", "active", "archived", "named", "agent_id", "meter"),
 )
 """Columns of a session as `session_of` takes them."""
+
+PROMPT_COLUMNS: Final = "key, session, at, due, auto, sent, identity, sender, is_new, text"
+"""Columns of a prompt as `prompt_of` takes them."""
+
+_PLACES: Final = ", ".join("?" * len(PROMPT_COLUMNS.split(", ")))
 
 Connect = Callable[..., sqlite3.Connection]
 """`sqlite3.connect`, or something that takes the same."""
@@ -234,9 +248,24 @@ class Database:
             "INSERT OR REPLACE INTO token VALUES (?, ?, ?)", (token_id, use.last_used, use.granted_by)
         )
 
+    def prompts(self) -> list[StoredPrompt]:
+        """Return the prompts that wait, in the order of their arrival."""
+        rows = self._connection.execute(f"SELECT {PROMPT_COLUMNS} FROM prompt ORDER BY at, rowid")  # noqa: S608 - ours
+        return list(map(prompt_of, rows.fetchall()))
+
+    def put_prompt(self, prompt: StoredPrompt) -> None:
+        """Store a prompt that waits, or a change of it."""
+        values = (getattr(prompt, name) for name in PROMPT_COLUMNS.split(", "))
+        self._connection.execute(f"INSERT OR REPLACE INTO prompt ({PROMPT_COLUMNS}) VALUES ({_PLACES})", tuple(values))  # noqa: S608 - ours
+
+    def drop_prompt(self, key: str) -> None:
+        """Erase a prompt."""
+        self._connection.execute("DELETE FROM prompt WHERE key = ?", (key,))
+
     def forget(self, key: int) -> None:
-        """Erase a session with its history."""
+        """Erase a session with its history and its prompts."""
         self.histories.forget(key)
+        self._connection.execute("DELETE FROM prompt WHERE session = ?", (key,))
         self._connection.execute("DELETE FROM session WHERE key = ?", (key,))
 
     def tidy(self) -> None:
@@ -287,6 +316,7 @@ class Database:
                     self._connection.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
             self._connection.execute(_TURN_ENDS)
             self._connection.execute(SPENT)
+            self._connection.execute(_PROMPTS)
             self._connection.execute(f"PRAGMA user_version = {_VERSION}")
 
     def _value(self, query: str) -> Any:
@@ -361,6 +391,25 @@ def session_of(row: Sequence[object]) -> StoredSession:
         bool(named),
         as_text_or_none(agent_id),
         as_text_or_none(meter),
+    )
+
+
+def prompt_of(row: Sequence[object]) -> StoredPrompt:
+    """Return a prompt from a row. Raises `Corruption`."""
+    key, session, at, due, auto, sent, identity, sender, is_new, text = row
+    if not isinstance(text, bytes):
+        raise Corruption("there is something else where a prompt should be")
+    return StoredPrompt(
+        as_text(key),
+        as_number(session),
+        None if at is None else as_number(at),
+        None if due is None else as_number(due),
+        bool(auto),
+        bool(sent),
+        as_text(identity),
+        as_text(sender),
+        bool(is_new),
+        text,
     )
 
 

@@ -1,4 +1,4 @@
-"""Stored values: sessions, their histories, what they have cost, and the last use of each token."""
+"""Stored values: sessions, their histories, what they have cost, prompts that wait, and the last use of each token."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -120,6 +120,32 @@ class SpentBy(NamedTuple):
     """Its name."""
     owner: str
     """An identity."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPrompt:
+    """A prompt that waits. Times are in milliseconds since 1970."""
+
+    key: str
+    """Another one than that of any other prompt."""
+    session: int
+    """The key of its session."""
+    at: int | None
+    """Time of its arrival, if that is known."""
+    due: int | None
+    """Time at which it is sent, if it waits for one."""
+    auto: bool
+    """True if it is sent by itself also after the end of the agent or of the gateway."""
+    sent: bool
+    """True if the agent may have it."""
+    identity: str
+    """The identity that has sent it."""
+    sender: str
+    """Its principal, as `Client.sender` has it."""
+    is_new: bool
+    """True if its text may be of version 2."""
+    text: bytes
+    """The request."""
 
 
 @dataclass(frozen=True, slots=True)

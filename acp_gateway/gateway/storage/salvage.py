@@ -17,9 +17,23 @@ import msgspec
 from acp_gateway.core.turns.ends import TurnEnd
 from acp_gateway.core.turns.times import decode_times
 from acp_gateway.gateway.storage.corruption import Corruption, as_number, as_text, as_text_or_none, as_time
-from acp_gateway.gateway.storage.database import SESSION_COLUMNS, Database, decode_text, session_of
+from acp_gateway.gateway.storage.database import (
+    PROMPT_COLUMNS,
+    SESSION_COLUMNS,
+    Database,
+    decode_text,
+    prompt_of,
+    session_of,
+)
 from acp_gateway.gateway.storage.histories import read_end, unpack
-from acp_gateway.gateway.storage.records import SpentBy, StoredJournal, StoredRun, StoredSession, TokenUse
+from acp_gateway.gateway.storage.records import (
+    SpentBy,
+    StoredJournal,
+    StoredPrompt,
+    StoredRun,
+    StoredSession,
+    TokenUse,
+)
 from acp_gateway.gateway.storage.spending import rows_of
 from acp_gateway.versions.carried import stored
 
@@ -110,6 +124,8 @@ def _copy(old: "_OldFile", new: Database, make_epoch: Callable[[], str]) -> Salv
             journal = StoredJournal(epoch, part.end, part.start > 0, aside, part.runs, ends=its_ends)
             new.histories.replace(session.key, journal)
             histories += 1
+    for prompt in old.prompts():
+        new.put_prompt(prompt)
     return Salvaged(len(sessions), histories)
 
 
@@ -173,6 +189,14 @@ class _OldFile:
             if isinstance(key, int) and end is not None:
                 found.setdefault(key, []).append(end)
         return found
+
+    def prompts(self) -> Iterator[StoredPrompt]:
+        """Return the prompts that wait."""
+        for row in self._rows("prompt", PROMPT_COLUMNS):
+            with suppress(Corruption):
+                prompt = prompt_of(row)
+                if _is_json(prompt.text):
+                    yield prompt
 
     def last_part(self, pieces: Sequence[_Piece], most: int) -> _Part:
         """Return the last messages of a history that can be read and have no gap, of at most so many bytes."""

@@ -1,4 +1,4 @@
-"""The storage as the gateway sees it: sessions, their histories and the uses of tokens, which outlive a restart.
+"""The storage as the gateway sees it: sessions, histories, prompts and the uses of tokens, which outlive a restart.
 
 Callers never wait: changes are queued (`write_queue`), and one task commits them in batches from a worker thread
 (write-behind). Queued changes are on disk a moment later, and at the end.
@@ -19,7 +19,7 @@ import trio
 from acp_gateway.config.options import GatewaySection
 from acp_gateway.gateway.storage.database import Connect, Database
 from acp_gateway.gateway.storage.history_limits import Kept, Reduction, reduce
-from acp_gateway.gateway.storage.records import SpentBy, StoredJournal, StoredSession, TokenUse
+from acp_gateway.gateway.storage.records import SpentBy, StoredJournal, StoredPrompt, StoredSession, TokenUse
 from acp_gateway.gateway.storage.spending import Sums, Wanted, day_of, read_sums
 from acp_gateway.gateway.storage.write_queue import LiveHistories, WriteQueue
 from acp_gateway.gateway.storage.writer import Writer, cut, write
@@ -59,7 +59,7 @@ _CHANGE: Final = 1
 _MUCH: Final = 2
 """`write_behind_limit` bytes are queued."""
 _URGENT: Final = 3
-"""A caller waits for a history, or the storage is stopping."""
+"""A caller waits, or the storage is stopping."""
 _NEVER: Final = 4
 
 
@@ -127,6 +127,9 @@ class Storage:
         self._last_key = 0
         # The histories to read, in order of the requests; what is queued is written first.
         self._readings: dict[int, _Reading] = {}
+        # Those who wait for changes of prompts to be on disk; and for whom a write has failed.
+        self._awaiting: list[trio.Event] = []
+        self._failed: list[trio.Event] = []
         # True while erased data may still be in the write-ahead log.
         self._erased = False
         self._stopping = False
@@ -150,14 +153,17 @@ class Storage:
         Sessions unused for `retention_days` are forgotten.
         """
         try:
-            stored, sizes = self._writer.load(self._load)
+            stored, sizes, prompts = self._writer.load(self._load)
         except Exception as error:  # Agents can be used without what was stored, so any failure is only noted.
             self._writer.note_failure(error)
             return []
         self._written_uses = dict(self._uses)
         if not self._journal:
             stored = [replace(session, position=0) for session in stored]
-        self._queue.restore(stored, sizes)
+        self._queue.restore(stored, sizes, prompts)
+        for prompt in prompts:
+            if not self._journal or prompt.session not in self._queue.sessions:
+                self._queue.drop_prompt(prompt.key)
         self._last_key = max(self._queue.sessions, default=0)
         for key in self.expired():
             self.forget(key)
@@ -239,6 +245,41 @@ class Storage:
         """Erase a session with its history."""
         self._queue.forget(key)
         self._queued()
+
+    def prompts(self) -> list[StoredPrompt]:
+        """Return the prompts that wait."""
+        return list(self._queue.prompts.values())
+
+    def put_prompt(self, prompt: StoredPrompt) -> bool:
+        """Store a prompt that waits, or a change of it; return False if none is stored, as no history is."""
+        if self._journal:
+            self._queue.put_prompt(prompt)
+            self._queued()
+        return self._journal
+
+    def send_prompt(self, key: str) -> bool:
+        """Store that the agent may have a prompt; return True if it may at once, as nothing of it is on disk."""
+        is_at_once = self._queue.send_prompt(key)
+        self._queued()
+        return is_at_once
+
+    def drop_prompt(self, key: str) -> None:
+        """Erase a prompt."""
+        self._queue.drop_prompt(key)
+        self._queued()
+
+    async def prompts_written(self) -> None:
+        """Wait until all changes of prompts up to now are on disk, however long that cannot be written.
+
+        Waits for `run`, and does not return after its end. Cancelling has no effect on the storage.
+        """
+        written = trio.Event()
+        if self._queue.waits_for_prompts:
+            self._awaiting.append(written)
+            self._wake(_URGENT)
+        else:
+            written.set()
+        await written.wait()
 
     def expired(self) -> list[int]:
         """Return the keys of the sessions that were unused for `retention_days`."""
@@ -326,7 +367,8 @@ class Storage:
         took = 0.0
         with disconnect:
             while True:
-                if self._queue or self._readings or self._erased or (self._writer.fails and not self._stopping):
+                waited_for = self._readings or self._awaiting
+                if self._queue or waited_for or self._erased or (self._writer.fails and not self._stopping):
                     # Without gathering, a fast stream would keep a second processor busy with writing, and be slower,
                     # though most of it is soon cut off again. What came during the last batch has waited since then.
                     delay = min(max(GATHERING, took), MAX_GATHERING, self._write_delay - took)
@@ -348,8 +390,8 @@ class Storage:
 
     @property
     def _is_urgent(self) -> bool:
-        """True while a caller waits for a history, or the storage is stopping."""
-        return bool(self._readings) or self._stopping
+        """True while a caller waits, or the storage is stopping."""
+        return bool(self._readings or self._awaiting) or self._stopping
 
     async def _work(self) -> bool:
         """Write what is queued, then read one requested history; return False if the write failed.
@@ -362,10 +404,14 @@ class Storage:
             # Later requests want the changes queued by then.
             del self._readings[reading.key]
             reading.revision = self._queue.revision(reading.key)
+        awaiting, self._awaiting, self._failed = [*self._failed, *self._awaiting], [], []
         try:
             try:
                 await self._write_queue(None if reading is None else reading.key)
+                for written_event in awaiting:
+                    written_event.set()
             except Exception as error:  # Any failure: clients must not notice a disk that cannot be written.
+                self._failed = awaiting
                 await self._writer.fail(error)
             written = not self._writer.fails
             if reading is not None and not self._stopping and not self._queue.waits(reading.key):
@@ -452,10 +498,11 @@ class Storage:
             self._queue.give_up({key})
         return None
 
-    def _load(self, file: Database) -> tuple[list[StoredSession], dict[int, int]]:
-        """Read the sessions, and the size of each history by the key of its session. Blocks; raises anything."""
+    def _load(self, file: Database) -> tuple[list[StoredSession], dict[int, int], list[StoredPrompt]]:
+        """Read the sessions, the size of each history by the key of its session, and the prompts that wait. Blocks;
+        raises anything."""
         stored, sizes, uses = file.sessions(), file.histories.sizes(), file.token_uses()
         self._truncated = file.histories.truncated()
         self._uses = uses
         self.spent_before = file.spending.on_day(day_of(self._now()))
-        return stored, sizes
+        return stored, sizes, file.prompts()

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
-from acp_gateway.gateway.storage.records import SpentBy, StoredJournal, StoredSession, TokenUse
+from acp_gateway.gateway.storage.records import SpentBy, StoredJournal, StoredPrompt, StoredSession, TokenUse
 from acp_gateway.protocol.text.pairs import size_of
 
 PER_MESSAGE: Final = 64
@@ -46,14 +46,18 @@ class WriteBatch:
     """Keys of the sessions that are new, or that a process has open now: the disk has to confirm them."""
     spent: dict[int, dict[SpentBy, Counter[str]]] = field(default_factory=dict)
     """Amounts to be added, by the key of the session."""
+    prompts: dict[str, StoredPrompt | None] = field(default_factory=dict)
+    """Prompts that are new or have changed, by key; None erases one."""
+    new_prompts: set[str] = field(default_factory=set)
+    """Keys of those that are not on disk in any form."""
 
     def __bool__(self) -> bool:
-        return bool(self.sessions or self.uses or self.erased or self.histories or self.spent)
+        return bool(self.sessions or self.uses or self.prompts or self.erased or self.histories or self.spent)
 
     @property
     def erases(self) -> bool:
-        """True if a history is erased."""
-        return bool(self.erased) or None in self.sessions.values()
+        """True if a history or a prompt is erased."""
+        return bool(self.erased) or None in self.sessions.values() or None in self.prompts.values()
 
 
 class LiveHistories(Protocol):
@@ -98,6 +102,8 @@ class WriteQueue:
         """The histories of live sessions."""
         self.sessions: dict[int, StoredSession] = {}
         """All known sessions, by their keys."""
+        self.prompts: dict[str, StoredPrompt] = {}
+        """All prompts that wait, by their keys."""
         self.new = 0
         """Bytes by which histories have grown since the last batch was taken."""
         self.has_given_up = False
@@ -110,6 +116,9 @@ class WriteQueue:
         self._changed: set[int] = set()
         self._opened: set[int] = set()
         self._uses: dict[str, TokenUse] = {}
+        self._changed_prompts: dict[str, None] = {}
+        # The keys of the prompts that may be on disk.
+        self._stored_prompts: set[str] = set()
         self._grown: dict[int, None] = {}
         self._erased: set[int] = set()
         self._spent: dict[int, dict[SpentBy, Counter[str]]] = {}
@@ -120,7 +129,8 @@ class WriteQueue:
 
     def __bool__(self) -> bool:
         """Return True if anything is queued."""
-        return bool(self._grown or self._changed or self._erased or self._uses or self._spent)
+        is_new = self._grown or self._changed or self._erased or self._uses or self._spent
+        return bool(is_new or self._changed_prompts)
 
     @property
     def held(self) -> int:
@@ -151,9 +161,13 @@ class WriteQueue:
 
     # Changes
 
-    def restore(self, sessions: Iterable[StoredSession], kept: Iterable[int]) -> None:
-        """Set what is on disk: these sessions, and histories of those with these keys."""
+    def restore(
+        self, sessions: Iterable[StoredSession], kept: Iterable[int], prompts: Iterable[StoredPrompt] = ()
+    ) -> None:
+        """Set what is on disk: these sessions, histories of those with these keys, and these prompts."""
         self.sessions = {session.key: session for session in sessions}
+        self.prompts = {prompt.key: prompt for prompt in prompts}
+        self._stored_prompts = set(self.prompts)
         self._histories = {key: _History(0, self.sessions[key].position) for key in kept if key in self.sessions}
 
     def requeue_all(self, uses: Mapping[str, TokenUse]) -> None:
@@ -169,6 +183,7 @@ class WriteQueue:
         self._changed = set(self.sessions)
         self._opened = set(self.sessions)
         self._uses = dict(uses)
+        self._changed_prompts, self._stored_prompts = dict.fromkeys(self.prompts), set()
 
     def close(self) -> None:
         """Ignore all later changes of histories, and the deletion of sessions."""
@@ -192,6 +207,32 @@ class WriteQueue:
     def spend(self, key: int, by: SpentBy, amounts: Mapping[str, int]) -> None:
         """Queue amounts that a session has spent, to be added to those of that day."""
         self._spent.setdefault(key, {}).setdefault(by, Counter()).update(amounts)
+
+    def put_prompt(self, prompt: StoredPrompt) -> None:
+        """Queue a prompt that waits, or a change of it."""
+        self.prompts[prompt.key] = prompt
+        self._changed_prompts[prompt.key] = None
+
+    def send_prompt(self, key: str) -> bool:
+        """Queue that the agent may have a prompt; return True if nothing of it is on disk, where nothing is written."""
+        prompt = self.prompts.get(key)
+        if prompt is None or key not in self._stored_prompts:
+            self.drop_prompt(key)
+            return True
+        self.put_prompt(replace(prompt, sent=True))
+        return False
+
+    def drop_prompt(self, key: str) -> None:
+        """Erase a prompt."""
+        if self.prompts.pop(key, None) is not None:
+            self._changed_prompts.pop(key, None)
+            if key in self._stored_prompts:
+                self._changed_prompts[key] = None
+
+    @property
+    def waits_for_prompts(self) -> bool:
+        """True if a change of a prompt is not on disk."""
+        return bool(self._changed_prompts or self._underway.prompts)
 
     def grow(self, key: int, size: int) -> None:
         """Note that a history in memory got messages of so many bytes, or that its turn ended."""
@@ -230,6 +271,8 @@ class WriteQueue:
     def forget(self, key: int) -> None:
         """Erase a session with its history."""
         if self.sessions.pop(key, None) is not None:
+            for prompt in [prompt for prompt in self.prompts.values() if prompt.session == key]:
+                self.drop_prompt(prompt.key)
             self.give_up({key})
             self._erased.discard(key)
             self._changed.add(key)
@@ -268,6 +311,7 @@ class WriteQueue:
             self._underway = WriteBatch()
         for key in batch.histories.keys() & self._histories.keys() - self._erased:
             self._histories[key].written = batch.histories[key][-1].position
+        self._stored_prompts -= {key for key, prompt in batch.prompts.items() if prompt is None}
         self.has_given_up = self.has_given_up and bool(self._erased)
 
     def _take(self, first: int | None) -> WriteBatch:
@@ -294,6 +338,10 @@ class WriteQueue:
         batch.erased = self._erased - waiting.keys()
         self._grown, self._changed = waiting, self._changed & waiting.keys()
         self._uses, self._erased, self.new = {}, self._erased & waiting.keys(), 0
+        batch.prompts = {key: self.prompts.get(key) for key in self._changed_prompts}
+        batch.new_prompts = batch.prompts.keys() - self._stored_prompts
+        self._stored_prompts |= batch.prompts.keys()
+        self._changed_prompts = {}
         return batch
 
     def _put_back(self, batch: WriteBatch) -> None:
@@ -310,6 +358,9 @@ class WriteQueue:
         for key, spent in batch.spent.items():
             for by, amounts in spent.items():
                 self.spend(key, by, amounts)
+        self._stored_prompts -= batch.new_prompts
+        known = (key for key in batch.prompts if key in self.prompts or key in self._stored_prompts)
+        self._changed_prompts = dict.fromkeys(known) | self._changed_prompts
 
     def _snapshot(self, key: int) -> StoredJournal:
         """Return what is neither on disk nor left of a history in memory."""

@@ -286,7 +286,7 @@ def write(file: Database, batch: WriteBatch) -> set[int]:
 
     Blocks. Raises sqlite3.Error, after which the batch is unchanged.
     """
-    with file.transaction(synced=bool(batch.opened)):
+    with file.transaction(synced=bool(batch.opened or batch.prompts)):
         for key, session in batch.sessions.items():
             if session is None:
                 file.forget(key)
@@ -298,6 +298,11 @@ def write(file: Database, batch: WriteBatch) -> set[int]:
                 file.spending.prune(by.day)
         for token_id, use in batch.uses.items():
             file.put_token_use(token_id, use)
+        for name, prompt in batch.prompts.items():
+            if prompt is None:
+                file.drop_prompt(name)
+            else:
+                file.put_prompt(prompt)
         for key in batch.erased:
             file.histories.forget(key)
         for key, parts in batch.histories.items():

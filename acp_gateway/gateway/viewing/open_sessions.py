@@ -21,6 +21,7 @@ from acp_gateway.core.turns.queue import NOT_WAITING, QueueChange
 from acp_gateway.errors import AccessError
 from acp_gateway.gateway.access import Access, ConnectRequest, unknown_session
 from acp_gateway.gateway.gateway import Gateway
+from acp_gateway.gateway.kept.prompts import LOST
 from acp_gateway.gateway.made.worktrees import TIME_LIMIT
 from acp_gateway.gateway.sessions.session_view import Viewer
 from acp_gateway.gateway.viewing.local_client import AwayClients, ClientEnded, LocalClient
@@ -522,14 +523,36 @@ class OpenSessions:
                 await client.handled()
 
     async def change_queue(self, session: Session, change: QueueChange) -> None:
-        """Change a prompt that waits for the end of a turn in a session."""
+        """Change a prompt that waits in a session. A removed one is not on the disk any more when this returns."""
         why: str | None = NOT_WAITING
-        if session.queue:
+        if change.key in session.kept:
+            why = await self._change_kept(session, change)
+        elif session.queue:
             client = await self.join(session)
             why = client.change_queue(session, change)
         if why is not None:
             reason = {"reason": "not_waiting"} if why == NOT_WAITING else None
             raise CallRefused(jsonrpc.INVALID_REQUEST, why, reason)
+        if change.action == "remove":
+            with trio.move_on_after(HANDLING_TIMEOUT) as writing:
+                await self._gateway.storage.prompts_written()
+            if writing.cancelled_caught:
+                why = "it is removed, but the disk can't be written: after a restart it may be there again"
+                raise CallRefused(jsonrpc.INTERNAL_ERROR, why)
+
+    async def _change_kept(self, session: Session, change: QueueChange) -> str | None:
+        """Change a prompt that waits without a request; return why that is refused, if it is."""
+        grant = self._gateway.admissions.authorize(self._access, self.request_to_join(session))
+        if grant.role is Role.OBSERVER or grant.reach.guest:
+            return "only controllers of its owner change what waits for a time or a person"
+        if change.action == "remove":
+            return None if self._gateway.remove_prompt(session, change.key, self._access) else NOT_WAITING
+        if change.action != "send_now":
+            return "this prompt waits for no turn: remove it or send it"
+        if session.kept[change.key].shown.state == "lost":
+            return LOST
+        await self.prompt(session, release(session, change.key), lambda _: None)
+        return None
 
     async def answer(
         self, session: Session, agent_request: AgentRequest, result: bytes | None, error: bytes | None = None
@@ -558,6 +581,12 @@ class OpenSessions:
     async def pass_on(self, session: Session, request: AcpRequest) -> Message:
         """Pass a request on to the agent of a session, and return its response."""
         return await bounded(await self.join(session), request, session.agent)
+
+
+def release(session: Session, key: str) -> AcpRequest:
+    """Return the request that sends a kept prompt."""
+    params = {"sessionId": session.id, "prompt": [], "_meta": {methods.META: {"queue": {"release": key}}}}
+    return AcpRequest(methods.PROMPT, jsonrpc.encode(params))
 
 
 async def initialized(client: LocalClient) -> Message:

@@ -244,9 +244,9 @@ def requests_for(view: SessionView) -> Sequence[AgentRequest]:
     return view.waiting if view.may_control else ()
 
 
-def queued_in(view: SessionView) -> list[QueuedPrompt | None]:
+def queued_in(view: SessionView) -> list[QueuedPrompt]:
     """Return what all viewers are shown of the queue: equal as long as it has not changed."""
-    return [request.queued for request in view.session.queue]
+    return view.session.shown_prompts
 
 
 def queue_for(view: SessionView, viewer: Viewer) -> list[dict[str, Any]]:
@@ -261,6 +261,10 @@ def queue_for(view: SessionView, viewer: Viewer) -> list[dict[str, Any]]:
             "createdAt": it.prompt.at,
             "mayChange": it.may_change,
             "mayEdit": it.may_edit,
+            "state": it.prompt.state,
+            "due": it.prompt.due,
+            "auto": it.prompt.auto,
+            "why": it.prompt.why or None,
         }
         for it in shown_queue(view.session, viewer.reach, controls=view.may_control)
     ]

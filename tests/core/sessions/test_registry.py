@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from acp_gateway.core.requests import KeptPrompt, QueuedPrompt
 from acp_gateway.core.sessions import registry as registry_module
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Client, Request, SessionReach
@@ -299,9 +300,14 @@ def test_the_registry_knows_how_many_prompts_wait_and_in_whose_sessions(registry
             number + 1
         )
         registry.add(session(str(number), owner), agent)
-    assert (registry.count_waiting(), registry.count_waiting("me"), registry.count_waiting("other")) == (6, 3, 0)
-    registry.end(next(iter(registry)))
-    assert registry.count_waiting("me") == 2
+    assert [len(registry.waiting_sizes(account)) for account in (None, "me", "other")] == [6, 3, 0]
+    registry.end(first := next(iter(registry)))
+    assert [len(registry.waiting_sizes("me")), registry.waiting_sizes(session=first)] == [2, []]
+    shown = QueuedPrompt("k", None, "x", whole=True, attached=0)
+    registry.keep_prompt(first, KeptPrompt(shown, "me", "", b"12345"))
+    assert (registry.waiting_sizes("me")[-1], registry.waiting_sizes(session=first)) == (5, [5])
+    assert registry.take_prompt(first, "k") is not None
+    assert (registry.take_prompt(first, "k"), registry.keeping) == (None, [])
 
 
 # By id alone

@@ -354,7 +354,7 @@ def test_a_prompt_that_need_not_wait_makes_no_news_of_the_queue() -> None:
 def test_news_of_an_empty_queue_follow_the_loss_of_the_agent() -> None:
     there = Queueing(loadSession=True)
     terminal = there.scene.join_session("terminal", role=Role.OBSERVER, **wanting(True))
-    there.ann.prompt("second")
+    there.guest.prompt("second")
     assert len(queue_news(terminal)) == 1
     there.scene.lose_agent()
     assert queue_news(terminal) == [(0, [])]
@@ -362,9 +362,11 @@ def test_news_of_an_empty_queue_follow_the_loss_of_the_agent() -> None:
 
 @pytest.mark.parametrize("by_stop", [False, True])
 def test_the_texts_of_prompts_that_wait_stay_in_the_conversation_when_agent_or_gateway_ends(by_stop: bool) -> None:
+    """Those of guests, and without a disk at the end of the gateway all."""
     scene, ann = opened_scene(agentCapabilities={"loadSession": True})
     bob = scene.join_session("bob")
-    running, own = ann.prompt("first"), ann.prompt("second\nwith lines")
+    sender = ann if by_stop else scene.join_session("guest", "guest-1", only="s", guest=True)
+    running, own = ann.prompt("first"), sender.prompt("second\nwith lines")
     bob.heard()
     scene.end_turns() if by_stop else scene.lose_agent()
     (line,) = [message["params"]["update"]["content"]["text"] for message in bob.heard()]
@@ -373,7 +375,8 @@ def test_the_texts_of_prompts_that_wait_stay_in_the_conversation_when_agent_or_g
     heard = ann.heard()
     assert heard[0]["params"]["update"]["content"]["text"] == line
     if not by_stop:
-        errors = {message["id"]: message["error"] for message in heard[1:]}
-        assert errors[running] == {"code": -32603, "message": "the agent ended", "data": {"exitCode": 1}}
+        (error,) = [message["error"] for message in heard[1:] if message["id"] == running]
+        assert error == {"code": -32603, "message": "the agent ended", "data": {"exitCode": 1}}
+        errors = {message["id"]: message["error"] for message in sender.heard() if "error" in message}
         words = 'the agent ended; this prompt has waited and was not sent: "second with lines"'
         assert errors[own] == {"code": -32603, "message": words, "data": {"exitCode": 1, "notSent": True}}

@@ -132,11 +132,12 @@ async def test_a_call_for_the_queue_needs_a_known_action_and_a_text_to_edit(benc
         assert (code, word in text) == (jsonrpc.INVALID_PARAMS, True)
 
 
-async def test_the_queue_is_empty_once_its_agent_has_ended(bench: Bench) -> None:
+async def test_the_queue_of_a_guest_is_empty_once_its_agent_has_ended(bench: Bench) -> None:
     page = await bench.page(bench.access())
     session = await page.new_session()
     await prompted(page, bench.agents[0], session)
-    await page.result("session/prompt", sessionId=session, prompt=say("a"))
+    guest = await bench.page(bench.guest(session), "guest")
+    await guest.result("session/prompt", sessionId=session, prompt=say("a"))
     await until_queued(page, "a")
     bench.agents[0].end(0)
     await bench.agents[0].close()
@@ -160,3 +161,41 @@ async def test_a_change_of_the_queue_counts_as_many_messages_since_a_prompt_may_
         await second.result("session/queue", sessionId=session, promptId=a["promptId"], action="edit", text="b")
         assert max(charged) >= 100
         await until_queued(page, "b")
+
+
+async def test_a_prompt_with_a_time_is_refused_or_told_with_its_time_and_removed(bench: Bench) -> None:
+    page = await bench.page(bench.access())
+    session = await page.new_session()
+    assert (await page.result("gateway/info"))["queue"]
+    code, text = await page.error("session/prompt", sessionId=session, prompt=TEXT, queue={"at": "soon"})
+    assert (code, "is not a time" in text) == (jsonrpc.INVALID_PARAMS, True)
+    answer = await page.result("session/prompt", sessionId=session, prompt=TEXT, queue={"at": "in 1 h"})
+    key = answer["waits"]["promptId"]
+    await page.result("session/get", sessionId=session)
+    (described,) = (await page.result("session/list"))["sessions"]
+    assert (described["queued"], described["limitedUntil"]) == (1, None)
+    for action in ("edit", "move", "steer"):
+        _, why = await page.error("session/queue", sessionId=session, promptId=key, action=action, text="x")
+        assert "waits for no turn" in why
+    observer = await bench.page(bench.access(role="observer"), "observer")
+    guest = await bench.page(bench.guest(session), "guest")
+    for other in (observer, guest):
+        assert await other.error("session/queue", sessionId=session, promptId=key, action="remove")
+    bench.gateway.hubs[0].end()
+    await page.until_status(session, "exited")
+    await page.result("session/queue", sessionId=session, promptId=key, action="remove")
+    await until_queued(page)
+    assert len(bench.agents) == 1
+    assert [(it["action"], it["sender"]) for it in bench.audit.of("queue_changed")] == [("remove", "ann")]
+    _, why = await page.error("session/queue", sessionId=session, promptId=key, action="remove")
+    assert why == SENT
+
+
+async def test_what_waited_for_a_turn_waits_for_a_person_after_the_end_of_the_agent(bench: Bench) -> None:
+    page, session, _ = await page_with(bench, bench.agents, "a", "b")
+    bench.gateway.hubs[0].end()
+    await page.until(lambda: [it["state"] for it in queue(page)] == ["held", "held"])
+    first = queue(page)[0]["promptId"]
+    await page.result("session/queue", sessionId=session, promptId=first, action="send_now")
+    assert (await bench.agents[1].got("session/prompt"))["params"]["prompt"] == say("a")
+    await page.until(lambda: [(it["text"], it["state"]) for it in queue(page)] == [("b", "held")])

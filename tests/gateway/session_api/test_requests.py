@@ -54,7 +54,7 @@ FITTING: dict[str, Any] = {
     "session/new": {"agentType": "demo", "cwd": "/src", "title": "Mend it"},
     "session/get": {**SESSION, "since": 3, "epoch": "e", "before": 9, "limit": 2},
     "session/unsubscribe": SESSION,
-    "session/prompt": {**SESSION, "prompt": [{"type": "text", "text": "hello"}]},
+    "session/prompt": {**SESSION, "prompt": [{"type": "text", "text": "hello"}], "queue": {"at": "06:00"}},
     "session/steer": {**SESSION, "prompt": [{"type": "text", "text": "left"}]},
     "session/respond": {**SESSION, "requestId": 7, "response": {"outcome": {"outcome": "cancelled"}}},
     "session/rules": {**SESSION, "requestId": "7"},

@@ -15,7 +15,7 @@ import trio.testing
 from acp_gateway.config.options import GatewaySection
 from acp_gateway.core.requests import TurnOutcome
 from acp_gateway.core.turns.journal import Journal, TurnMessages
-from acp_gateway.gateway.storage.records import StoredJournal, StoredRun, StoredSession
+from acp_gateway.gateway.storage.records import StoredJournal, StoredPrompt, StoredRun, StoredSession
 from acp_gateway.gateway.storage.store import RETRY, Storage
 from acp_gateway.protocol.text.pairs import texts_of
 from tests.kit.doubles import TIMEOUT
@@ -25,6 +25,8 @@ NOON = 1_767_268_800.0
 
 DAY = 86400.0
 LIMIT = 100_000
+
+PROMPT = StoredPrompt("k", 1, 5, 7, True, False, "ada", "{}", False, b'{"jsonrpc":"2.0"}')
 
 SESSION = StoredSession(1, "demo", "sess-1", "ada", "/src", None, None, NOON, NOON, "e1")
 

@@ -22,6 +22,7 @@ from acp_gateway.gateway.storage.corruption import Corruption, is_corruption
 from acp_gateway.gateway.storage.database import Database, read_token_uses
 from acp_gateway.gateway.storage.records import StoredJournal, StoredRun, StoredSession, TokenUse
 from acp_gateway.protocol.text.pairs import Pair, texts_of
+from tests.gateway.storage.stores import PROMPT
 
 LIMIT = 1000
 LARGE = 1_000_000
@@ -597,7 +598,7 @@ def test_a_file_from_before_messages_of_two_versions_is_raised_so_that_earlier_p
             add(database, StoredRun([pair]))
         database.close()
         with closing(sqlite3.connect(path)) as connection:
-            assert connection.execute("PRAGMA user_version").fetchone() == (7,)
+            assert connection.execute("PRAGMA user_version").fetchone() == (8,)
 
 
 def test_the_ends_of_turns_come_back_each_once_and_are_erased_with_their_turns(path: Path) -> None:
@@ -686,9 +687,9 @@ def test_former_epochs_that_are_damaged_are_not_read(database: Database, path: P
 
 def test_a_file_of_a_newer_version_is_left_alone(path: Path) -> None:
     Database(path, LIMIT).close()
-    change(path, "PRAGMA user_version = 8")
+    change(path, "PRAGMA user_version = 9")
     before = path.read_bytes()
-    with pytest.raises(ConfigError, match=r"sessions\.db: was written by a newer acp-gateway \(version 8"):
+    with pytest.raises(ConfigError, match=r"sessions\.db: was written by a newer acp-gateway \(version 9"):
         Database(path, LIMIT)
     assert path.read_bytes() == before
 
@@ -784,3 +785,27 @@ def test_a_turn_that_ends_in_what_is_coming_is_cut_off_as_a_whole(database: Data
         )
         add(database, ended, whole)
     assert [set(run.messages) for run in journal_of(database).runs] == [{b"another..."}]
+
+
+def test_prompts_come_back_in_order_as_they_were_put_last_and_go_with_their_session(path: Path) -> None:
+    """Also in a file from before they were kept."""
+    with closing(Database(path, LIMIT)) as database:
+        begin(database)
+    change(path, "DROP TABLE prompt", "PRAGMA user_version = 7")
+    second, other = replace(PROMPT, key="l", at=6, due=None, text=b"\xff"), replace(PROMPT, key="m", at=None, session=2)
+    with closing(Database(path, LIMIT)) as database:
+        for prompt in (second, PROMPT, other, replace(PROMPT, sent=True)):
+            database.put_prompt(prompt)
+        assert database.prompts() == [other, replace(PROMPT, sent=True), second]
+        database.drop_prompt("l")
+        database.forget(1)
+        assert database.prompts() == [other]
+
+
+@pytest.mark.parametrize("damage", ["text = 'x'", "session = 'x'", "identity = x'00'", "due = -1"])
+def test_a_prompt_that_is_damaged_is_damage(path: Path, damage: str) -> None:
+    with closing(Database(path, LIMIT)) as database:
+        database.put_prompt(PROMPT)
+        change(path, f"UPDATE prompt SET {damage}")  # noqa: S608
+        with pytest.raises(Corruption):
+            database.prompts()

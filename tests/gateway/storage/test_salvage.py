@@ -5,6 +5,7 @@ import random
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -16,9 +17,10 @@ from acp_gateway.core.requests import TurnOutcome
 from acp_gateway.core.turns.ends import TurnEnd
 from acp_gateway.gateway.storage import salvage as module
 from acp_gateway.gateway.storage.database import Database
-from acp_gateway.gateway.storage.records import StoredJournal, StoredRun, StoredSession, TokenUse
+from acp_gateway.gateway.storage.records import StoredJournal, StoredPrompt, StoredRun, StoredSession, TokenUse
 from acp_gateway.gateway.storage.salvage import Salvaged, salvage
 from tests.fuzz.effort import effort
+from tests.gateway.storage.stores import PROMPT
 
 LIMIT = 1_000_000
 
@@ -29,6 +31,10 @@ PIECES = 4
 def session(key: int, **changes: object) -> StoredSession:
     fields = {"title": f"Title {key}", "updated_at": None, "created": float(key), "used": float(key), "epoch": "e1"}
     return StoredSession(key, "demo", f"sess-{key}", "ada", "/src", **(fields | changes))  # type: ignore[arg-type]
+
+
+def prompt(key: int) -> StoredPrompt:
+    return replace(PROMPT, key=f"k{key}", session=key, text=b'"%d"' % key)
 
 
 def messages(key: int, turn: int) -> list[bytes]:
@@ -53,6 +59,7 @@ def make(path: Path, sessions: int = 20) -> bytes:
             database.put_session(session(key))
             database.histories.replace(key, journal(key))
             database.put_token_use(f"{key:08x}", TokenUse(5.0))
+            database.put_prompt(prompt(key))
     return path.read_bytes()
 
 
@@ -101,6 +108,7 @@ def test_a_whole_file_is_read_whole(old: Path, new: Database) -> None:
     assert history is not None
     assert (history.runs, history.ends) == (journal(7).runs, journal(7).ends)
     assert len(new.token_uses()) == 20
+    assert sorted(new.prompts(), key=lambda it: it.session) == list(map(prompt, range(1, 21)))
 
 
 def test_a_file_in_whose_log_the_end_is_is_read_with_it(tmp_path: Path, new: Database) -> None:

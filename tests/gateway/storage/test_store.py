@@ -11,6 +11,7 @@ import stat
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from tests.gateway.storage.stores import (
     DAY,
     LIMIT,
     NOON,
+    PROMPT,
     Clock,
     Disk,
     Pauses,
@@ -500,7 +502,7 @@ async def test_a_file_that_turns_out_to_be_damaged_is_put_aside_while_running_an
 
 async def test_a_file_of_a_newer_version_is_left_alone(storage: Storage, path: Path, pauses: Pauses) -> None:
     make(path).open()
-    change(path, "PRAGMA user_version = 8")
+    change(path, "PRAGMA user_version = 9")
     before = bytes_on_disk(path)
     async with living(storage, 1) as sessions:
         assert "was written by a newer acp-gateway" in str(storage.problem)
@@ -1663,3 +1665,57 @@ async def test_with_a_full_disk_it_ends_all_the_same(storage: Storage, disk: Dis
         sessions.append(1, b"x" * 50_000)
         await pauses.until_failed()
     assert storage.problem is not None
+
+
+# Prompts that wait
+
+
+async def test_a_prompt_survives_a_kill_from_when_it_is_said_to_be_written(storage: Storage, path: Path) -> None:
+    async with running(storage):
+        keep(storage, 1)
+        assert storage.put_prompt(PROMPT)
+        await storage.prompts_written()
+        found = make(path)
+        found.open()
+        assert found.prompts() == [PROMPT]
+        assert not storage.send_prompt("k")
+        await storage.prompts_written()
+        assert [it.sent for it in Database(path, LIMIT).prompts()] == [True]
+        storage.drop_prompt("k")
+    after = make(path)
+    after.open()
+    assert after.prompts() == []
+    assert PROMPT.text not in bytes_on_disk(path)
+
+
+async def test_who_waits_for_a_prompt_to_be_written_waits_until_there_is_space(path: Path, pauses: Pauses) -> None:
+    disk = Disk()
+    storage = make(path, disk=disk, pauses=pauses)
+    done: list[bool] = []
+
+    async def wait() -> None:
+        await storage.prompts_written()
+        done.append(True)
+
+    async with running(storage), trio.open_nursery() as nursery:
+        keep(storage, 1)
+        await storage.read_journal(1)
+        disk.fill()
+        storage.put_prompt(replace(PROMPT, text=b'"%b"' % (b"x" * LIMIT)))
+        nursery.start_soon(wait)
+        await pauses.until_failed()
+        assert done == []
+        disk.clear()
+        pauses.end()
+    assert done == [True]
+
+
+async def test_without_histories_no_prompt_is_kept_and_earlier_ones_are_erased(storage: Storage, path: Path) -> None:
+    async with running(storage):
+        keep(storage, 1)
+        storage.put_prompt(PROMPT)
+    without = make(path, journal_storage="memory")
+    async with running(without):
+        assert (without.prompts(), without.put_prompt(PROMPT), without.send_prompt("k")) == ([], False, True)
+        await without.prompts_written()
+    assert Database(path, LIMIT).prompts() == []

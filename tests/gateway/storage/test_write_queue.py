@@ -10,7 +10,7 @@ from acp_gateway.gateway.storage import write_queue as write_queue_module
 from acp_gateway.gateway.storage.records import SpentBy, StoredJournal, StoredRun, StoredSession, TokenUse
 from acp_gateway.gateway.storage.write_queue import PER_MESSAGE, WriteBatch, WriteQueue
 from acp_gateway.protocol.text.pairs import Entry, Pair, texts_of
-from tests.gateway.storage.stores import LIMIT, SESSION, snapshot
+from tests.gateway.storage.stores import LIMIT, PROMPT, SESSION, snapshot
 
 BY = SpentBy("2026-01-01", "demo", "sess-1", "ada")
 
@@ -393,3 +393,46 @@ def test_what_was_spent_waits_with_the_session_whose_history_waits(narrow: Told)
     for key in (1, 2):
         batch = narrow.take()
         assert (list(batch.sessions), batch.spent) == ([key], {key: {BY: {"USD": key}}})
+
+
+def test_a_prompt_that_is_not_on_disk_is_sent_at_once_and_never_written(told: Told) -> None:
+    told.queue.put_prompt(PROMPT)
+    assert told.queue.waits_for_prompts
+    assert told.queue.send_prompt("k")
+    assert not told.queue.waits_for_prompts
+    assert not told.take()
+    assert told.queue.send_prompt("none")
+
+
+def test_a_prompt_on_disk_is_marked_there_before_it_is_sent_and_erased_afterwards(told: Told) -> None:
+    told.queue.put_prompt(PROMPT)
+    assert told.take().prompts == {"k": PROMPT}
+    assert not told.queue.send_prompt("k")
+    assert told.take().prompts == {"k": replace(PROMPT, sent=True)}
+    told.queue.drop_prompt("k")
+    batch = told.take()
+    assert (batch.prompts, batch.erases) == ({"k": None}, True)
+    assert told.queue.send_prompt("k")
+
+
+def test_while_a_prompt_is_written_it_counts_as_written_and_not_after_that_has_failed(told: Told) -> None:
+    told.queue.put_prompt(PROMPT)
+    marks: list[bool] = []
+    told.fail(lambda: marks.append(told.queue.send_prompt("k")))
+    assert marks == [False]
+    assert told.queue.waits_for_prompts
+    assert told.take().prompts == {"k": replace(PROMPT, sent=True)}
+    told.queue.put_prompt(other := replace(PROMPT, key="l"))
+    told.fail()
+    assert told.queue.send_prompt("l")
+    assert other.key not in told.take().prompts
+
+
+def test_prompts_are_erased_with_their_session_and_written_again_into_another_file(told: Told) -> None:
+    told.queue.put_prompt(PROMPT)
+    told.queue.put_prompt(replace(PROMPT, key="l", session=2))
+    told.take()
+    told.queue.requeue_all({})
+    assert told.take().prompts.keys() == {"k", "l"}
+    told.queue.forget(1)
+    assert (told.take().prompts, list(told.queue.prompts)) == ({"k": None}, ["l"])

@@ -236,7 +236,8 @@ REASONS = ("end_turn", "max_tokens", "refusal", "cancelled")
 async def work_off(agent: ServingAgent, session: str, count: int) -> None:
     """The agent answers so many prompts that wait for each other, each with a text and another end."""
     for turn in range(count):
-        await trio.testing.wait_all_tasks_blocked()
+        while not agent._prompts:
+            await agent._arrived.park()
         await says(agent, session, f"answer {turn}")
         await ends_turn(agent, result={"stopReason": REASONS[turn % len(REASONS)]})
     await trio.testing.wait_all_tasks_blocked()

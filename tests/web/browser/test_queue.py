@@ -225,3 +225,41 @@ def test_what_waits_for_the_connection_is_not_sent_as_another_person_and_that_is
     expect(field).to_be_visible()
     assert [params for method, params in gateway.calls if method == "session/prompt"] == []
     expect(page.locator(".sending")).to_have_count(0)
+
+
+def test_what_waits_for_a_time_or_a_person_is_sent_or_removed_and_what_is_lost_only_removed(open_page: Opens) -> None:
+    scene = waiting(
+        queued("a", "one", state="queued"),
+        queued("b", "two", state="timed", due="2026-01-02T16:00:00Z", mayEdit=False),
+        queued("c", "three", state="held", why="no token", mayEdit=False),
+        queued("d", "four", state="lost", mayEdit=False),
+    )
+    page, gateway = open_page(scene, "#/s/s1")
+    queue = page.get_by_role("region", name="Prompts that wait")
+    expect(queue.get_by_role("status")).to_have_text("4 prompts wait. Stop removes those for this turn.")
+    for row, words in enumerate(("one", "to be sent", "not sent: no token", "not sent again")):
+        expect(rows(page).nth(row)).to_contain_text(words)
+    expect(page.get_by_role("button", name="Move up")).to_have_count(1)
+    expect(page.get_by_role("button", name="Send now: four")).to_have_count(0)
+    page.get_by_role("button", name="Send now: three").click()
+    page.get_by_role("button", name="Remove: four").click()
+    until_changed(page, gateway, {"promptId": "c", "action": "send_now"}, {"promptId": "d", "action": "remove"})
+
+
+def test_a_prompt_is_sent_with_the_time_that_a_person_writes_or_at_the_end_of_the_limit(open_page: Opens) -> None:
+    page, gateway = open_page(waiting(limitedUntil="2126-01-02T16:00:00Z"), "#/s/s1")
+    for at in ("06:00", "limit"):
+        page.get_by_role("textbox", name="Prompt").fill("go on")
+        page.get_by_role("button", name="Later").click()
+        if at == "limit":
+            page.get_by_role("button", name="When the limit ends").click()
+        else:
+            page.get_by_placeholder("06:00").fill(at)
+        page.get_by_label("even after a restart").check()
+        page.get_by_role("button", name="Send at that time").click()
+    until(page, lambda: len([it for it in gateway.calls if it[0] == "session/prompt"]) == 2)
+    sent = [params["queue"] for method, params in gateway.calls if method == "session/prompt"]
+    assert [(it["at"], it["auto"], isinstance(it["offset"], int)) for it in sent] == [
+        ("06:00", True, True),
+        ("limit", True, True),
+    ]

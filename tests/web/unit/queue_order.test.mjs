@@ -22,6 +22,11 @@ test("prompts that may not be moved are passed over", () => {
   assert.deepEqual([places.get("x"), places.get("a"), places.get("b")], [undefined, { up: null, down: "" }, { up: "a", down: null }]);
 });
 
+test("prompts that wait for a time or a person have no place in the queue", () => {
+  const places = placesOf([prompt("a"), { ...prompt("x"), state: "timed" }, { ...prompt("y"), state: "held" }]);
+  assert.deepEqual([...places], [["a", { up: null, down: null }]]);
+});
+
 test("of an empty queue nothing is moved", () => {
   assert.equal(placesOf([]).size, 0);
 });

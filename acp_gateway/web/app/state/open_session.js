@@ -224,7 +224,8 @@ export function createOpenSession({ rpc, clock, storage, copyName, keeper, draft
     change({ sending: [...others(), { ...sending, error: null, unsure: false, after }], sent: sending.key });
     drafts.sent(id, { ...sending, after });
     try {
-      await rpc.request(sending.steers ? "session/steer" : "session/prompt", { sessionId: id, prompt: sending.blocks });
+      const queue = sending.queue ? { queue: sending.queue } : {};
+      await rpc.request(sending.steers ? "session/steer" : "session/prompt", { sessionId: id, prompt: sending.blocks, ...queue });
       drafts.settled(id, sending);
       if (isOpen(id)) change({ sending: others() });
     } catch (error) {
@@ -265,10 +266,11 @@ export function createOpenSession({ rpc, clock, storage, copyName, keeper, draft
     /**
      * Sends a prompt; it stays in `sending` until the gateway has it, and after a failure.
      * @param {any[]} blocks - ACP content blocks. @param {boolean} [steers] - it is for the turn that runs.
+     * @param {object|null} [queue] - when it is to be sent, as the gateway reads it.
      */
-    prompt: (blocks, steers = false) => {
+    prompt: (blocks, steers = false, queue = null) => {
       lastSending = Math.max(lastSending, ...(get().current?.sending ?? []).map((one) => one.key)) + 1;
-      return send({ key: lastSending, blocks, ...(steers && { steers }), at: clock(), error: null, unsure: false, after: 0 });
+      return send({ key: lastSending, blocks, ...(steers && { steers }), ...(queue && { queue }), at: clock(), error: null, unsure: false, after: 0 });
     },
 
     /** Sends a failed prompt again. @param {number} key */

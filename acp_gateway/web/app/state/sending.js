@@ -6,6 +6,7 @@ import { partOf } from "../updates/content.js";
  * @property {number} key
  * @property {any[]} blocks - ACP content blocks.
  * @property {boolean} [steers] - it is for the turn that runs, where the agent takes it.
+ * @property {object} [queue] - when it is to be sent, as the gateway reads it.
  * @property {number} at - ms since 1970.
  * @property {string|null} error
  * @property {boolean} unsure - it may have arrived, although it failed.

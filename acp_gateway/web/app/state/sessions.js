@@ -17,6 +17,7 @@ import { timeOf } from "../text/format.js";
  * @property {boolean} [turn]
  * @property {number} [queued]
  * @property {boolean} [canSteer] - the agent takes prompts into a turn that runs.
+ * @property {string|null} [limitedUntil] - the end of the usage limit that the agent has named.
  * @property {{requestId?: string|number, method: string, title: string|null, since: string|number|null}[]} [waiting]
  * @property {{identity: string, role: string, presence: string, since: string|null, via: string, you: boolean}[]} [clients]
  * @property {boolean} [mayControl]

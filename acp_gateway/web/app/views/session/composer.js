@@ -7,6 +7,7 @@ import { counted, oneLine, sentence, visible } from "../../text/format.js";
 import { Boundary, classes, TOUCH, useLabel, useLatest, useMayFocus, useMedia } from "../parts/hooks.js";
 import { Icon } from "../parts/icons.js";
 import { isComposing } from "../parts/keys.js";
+import { LaterFields, queueOf } from "./later_fields.js";
 import { SessionMenus } from "./menus.js";
 import { promptBlocks, promptHistory } from "../../text/prompt_blocks.js";
 import { Suggestions, useSuggestions } from "./suggestions.js";
@@ -18,6 +19,7 @@ export function Composer({ session, open, isCovered, actions, report }) {
   const [active, setActive] = useState(0);
   const [attachments, setAttachments] = useState(/** @type {any[]} */ ([]));
   const [dropping, setDropping] = useState(false);
+  const [later, setLater] = useState(/** @type {import("./later_fields.js").Later|null} */ (null));
   const mentions = useRef(new Set());
   const recalled = useRef({ list: /** @type {string[]|null} */ (null), at: -1 });
   const field = useRef(/** @type {any} */ (null));
@@ -67,13 +69,15 @@ export function Composer({ session, open, isCovered, actions, report }) {
   };
   const send = (steers = false) => {
     if (isEmpty) return;
+    const queue = steers || later === null ? null : queueOf(later);
     const blocks = promptBlocks(text, {
       mentions: mentions.current, attachments, cwd: session.cwd ?? "/", embeds: Boolean(takes.embeddedContext),
     });
     change("");
     setAttachments([]);
     recalled.current = { list: null, at: -1 };
-    actions.prompt(blocks, steers);
+    setLater(null);
+    actions.prompt(blocks, steers, queue);
   };
   const attach = async (files) => {
     // As long as an agent does not run, it is not known what it takes.
@@ -140,6 +144,7 @@ export function Composer({ session, open, isCovered, actions, report }) {
     attach([...event.dataTransfer.files]);
   };
 
+  const sends = later?.at ? "Send at that time" : session.turn ? "Send after this turn" : "Send";
   return html`<form class=${classes("composer", dropping && "is-dropping")} aria-label=${useLabel("Prompt")}
     onSubmit=${(event) => { event.preventDefault(); send(); }}
     onDragOver=${(event) => { event.preventDefault(); setDropping(true); }}
@@ -168,10 +173,13 @@ export function Composer({ session, open, isCovered, actions, report }) {
           <${Icon} name="stop" /><span>Stop</span>
         </button>`}
         ${session.turn && session.canSteer && html`<button type="button" class="quiet" disabled=${isEmpty} onClick=${() => send(true)} title="Send it to the agent within this turn">Steer</button>`}
-        <button class="send" disabled=${isEmpty} aria-label=${session.turn ? "Send after this turn" : "Send"} title=${session.turn ? "Send after this turn" : "Send"}>
+        <button type="button" class="quiet" aria-expanded=${later ? "true" : "false"} title="Send it at a time"
+          onClick=${() => setLater(later ? null : { at: "", auto: false })}>Later</button>
+        <button class="send" disabled=${isEmpty} aria-label=${sends} title=${sends}>
           <${Icon} name="send" />
         </button>
       </div>
+      ${later && html`<${LaterFields} later=${later} change=${setLater} limitedUntil=${session.limitedUntil} />`}
     </div>
   </form>`;
 }

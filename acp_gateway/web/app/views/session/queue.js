@@ -1,11 +1,11 @@
-/** The prompts that wait for the end of the turn: all see them; who may edits, moves and removes them, steers by one, or sends it now. */
+/** The prompts that wait for the end of the turn, a time or a person: all see them; who may edits, moves and removes them, steers by one, or sends it now. */
 import { useLayoutEffect, useRef, useState } from "../../../vendor/hooks.js";
 import { html } from "../parts/html.js";
 import { counted, oneLine, sentence, timeOf } from "../../text/format.js";
 import { TOUCH, useDocumentEvent, useLabel, useMedia } from "../parts/hooks.js";
 import { Icon } from "../parts/icons.js";
 import { isComposing } from "../parts/keys.js";
-import { placesOf } from "../../state/queue_order.js";
+import { isQueued, placesOf } from "../../state/queue_order.js";
 import { saidText } from "../../text/words.js";
 
 /** Give it the session's id as `key`. `change` asks the gateway for a change, and fails with the reason. */
@@ -59,7 +59,7 @@ export function Queue({ session, open, mayControl, change }) {
   const places = placesOf(queue);
   const type = (text) => setEditing({ ...editing, text });
   return html`<section class="queue" aria-label=${label}>
-    <p role="status">${count > 0 && `${counted(count, "prompt")} ${count === 1 ? "waits" : "wait"} for the end of this turn.${mayControl && session.turn ? " Stop removes all that wait." : ""}`}</p>
+    <p role="status">${statusText(count, queue.length > 0 ? queue.filter(isQueued).length : count, mayControl && session.turn)}</p>
     ${queue.length > 0 && html`<ol ref=${list} tabindex="-1" aria-label="Prompts that wait">
       ${queue.map((prompt) => html`<li key=${prompt.promptId} data-prompt=${prompt.promptId}>
         ${editing?.promptId === prompt.promptId
@@ -72,27 +72,45 @@ export function Queue({ session, open, mayControl, change }) {
   </section>`;
 }
 
+/** What is said of all that wait; so many of these wait for the turn. */
+function statusText(count, queued, stops) {
+  if (count === 0) return "";
+  const verb = count === 1 ? "waits" : "wait";
+  const forTurn = queued === count ? " for the end of this turn" : "";
+  return `${counted(count, "prompt")} ${verb}${forTurn}.${stops && queued > 0 ? ` Stop removes ${queued === count ? "all that wait" : "those for this turn"}.` : ""}`;
+}
+
+/** What a prompt waits for, if that is not the end of the turn. */
+function stateText({ state, due, why }) {
+  if (state === "timed") return `to be sent ${saidText(timeOf(due), Date.now())}`;
+  if (state === "held") return why ? `not sent: ${oneLine(why, 140)}` : "not sent: the agent or the gateway has ended";
+  return state === "lost" && "the gateway ended while the agent may have got it: it is not sent again";
+}
+
 function Row({ prompt, own, steers, places, carryOut, edit }) {
   const text = oneLine(prompt.text, 140) || "Without text";
   const time = saidText(timeOf(prompt.createdAt), Date.now());
   const about = [
     prompt.attached > 0 && `and ${counted(prompt.attached, "attachment")}`,
     prompt.identity !== own && `by ${oneLine(prompt.identity, 60)}`,
+    stateText(prompt),
     time,
   ].filter(Boolean).join(" · ");
+  const forTurn = isQueued(prompt);
   const button = (name, label, icon, members, isOff = false) => html`<button type="button" class="icon-button" data-name=${name}
     aria-label=${`${label}: ${oneLine(prompt.text, 40)}`} title=${label} aria-disabled=${isOff ? "true" : undefined}
     onClick=${() => isOff || (members ? carryOut(prompt, name, members) : edit())}><${Icon} name=${icon} /></button>`;
   return html`
     <span class="queue-text" dir="auto">${text}${prompt.whole ? "" : "…"} <span class="muted">${about}</span></span>
     ${prompt.mayChange && html`<span class="queue-actions">
-      ${steers && html`<button type="button" class="quiet" data-name="steer" aria-label=${`Steer: ${oneLine(prompt.text, 40)}`} title="Give it to the agent within this turn"
+      ${steers && forTurn && html`<button type="button" class="quiet" data-name="steer" aria-label=${`Steer: ${oneLine(prompt.text, 40)}`} title="Give it to the agent within this turn"
         onClick=${() => carryOut(prompt, "steer", { action: "steer" })}>Steer</button>`}
-      <button type="button" class="quiet" data-name="now" aria-label=${`Send now: ${oneLine(prompt.text, 40)}`} title="Stop the agent, and send this next"
-        onClick=${() => carryOut(prompt, "now", { action: "send_now" })}>Send now</button>
+      ${prompt.state !== "lost" && html`<button type="button" class="quiet" data-name="now" aria-label=${`Send now: ${oneLine(prompt.text, 40)}`}
+        title=${forTurn ? "Stop the agent, and send this next" : "Send it, after the turn that runs"}
+        onClick=${() => carryOut(prompt, "now", { action: "send_now" })}>Send now</button>`}
       ${prompt.mayEdit && button("edit", "Edit", "edit", null)}
-      ${button("up", "Move up", "up", { action: "move", before: places.up }, places.up === null)}
-      ${button("down", "Move down", "down", { action: "move", ...(places.down && { before: places.down }) }, places.down === null)}
+      ${places && button("up", "Move up", "up", { action: "move", before: places.up }, places.up === null)}
+      ${places && button("down", "Move down", "down", { action: "move", ...(places.down && { before: places.down }) }, places.down === null)}
       ${button("remove", "Remove", "close", { action: "remove" })}
     </span>`}
   `;
