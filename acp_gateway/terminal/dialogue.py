@@ -185,6 +185,10 @@ class Answered:
     stop_reason: str
     was_sent: bool = True
     """False if it was cancelled before the agent had it."""
+    is_kept: bool = False
+    """True for one that waits for a time, and was answered before its turn."""
+    due: str = ""
+    """That time, in RFC 3339."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +331,9 @@ class Dialogue:
         elif method == LIST and self.opened is not None:
             return [self.opened]
         elif method == PROMPT:
-            return [Answered(text_of(result.get("stopReason")), own_meta(result).get("notSent") is not True)]
+            told, kept = own_meta(result), members_of(own_meta(result).get("waits"))
+            was_sent = told.get("notSent") is not True
+            return [Answered(text_of(result.get("stopReason")), was_sent, bool(kept), text_of(kept.get("due")))]
         elif mode:
             # The gateway tells the other clients only.
             return [Updated({"sessionUpdate": MODE_UPDATE, "currentModeId": mode}, "")]

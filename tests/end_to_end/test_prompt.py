@@ -91,6 +91,15 @@ def test_a_turn_that_fails_has_its_exit_code(gateway: RunningGateway) -> None:
     assert "the turn has failed: the agent play ended with exit code 3" in errors
 
 
+def test_a_prompt_for_later_waits_at_the_gateway_and_one_without_a_time_is_refused(gateway: RunningGateway) -> None:
+    code, session, errors = prompt(gateway, "work", "--at", "in 30 d")
+    assert (code, session[:5]) == (0, "play-")
+    assert errors.startswith("acp-gateway: it is to be sent at 2")
+    code, answer, errors = prompt(gateway, "work", "--at", "limit")
+    assert (code, answer) == (4, "")
+    assert "the prompt was refused: " in errors
+
+
 def test_ctrl_c_ends_the_wait_and_not_the_turn(gateway: RunningGateway) -> None:
     with begin(gateway, "wait", "--wait") as process:
         session = line_with(process, "session play-").split()[-1]

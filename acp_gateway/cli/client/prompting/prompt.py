@@ -5,6 +5,7 @@ import shlex
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -35,6 +36,7 @@ PROMPT_EPILOG = """
 Examples:
   acp-gateway prompt box "Update the dependencies" --wait
   acp-gateway prompt box --session ID "And run the tests"     prints ID when the gateway has it
+  acp-gateway prompt box "Go on" --session ID --at 06:00      or --at limit, when the limit is over
   git diff | acp-gateway prompt box - --wait --timeout 600    the prompt is what stdin has
   acp-gateway prompt box "Fix it" --wait --json | jq -r 'select(.type == "result").answer'
 
@@ -61,6 +63,22 @@ class _Place:
     cwd: str | None
 
 
+@dataclass(frozen=True)
+class _When:
+    """The options of the time at which it is sent."""
+
+    at: str | None
+    auto: bool
+
+    def queue(self) -> dict[str, object] | None:
+        """Return them as `Dialogue.prompt` has them; None for now. Raises `UsageError` if they do not fit."""
+        if self.at is None and self.auto:
+            raise UsageError("--auto is for --at")
+        offset = datetime.now().astimezone().utcoffset() or timedelta()
+        at: dict[str, object] = {"at": self.at, "offset": round(offset.total_seconds() / 60), "auto": self.auto}
+        return None if self.at is None else at
+
+
 @click.command(epilog=PROMPT_EPILOG, short_help="Send one prompt, for scripts and cron.")
 @gateway_options
 @click.argument("text", required=False)
@@ -80,10 +98,18 @@ class _Place:
     metavar="SECONDS",
     help="With --wait: how long to wait. Default: for ever.",
 )
+@click.option(
+    "--at",
+    metavar="WHEN",
+    help='Have it sent later: "06:00", "in 2 h", a date with time and zone, or "limit", when the agent has no limit '
+    "any more.",
+)
+@click.option("--auto", is_flag=True, help="With --at: also after a restart of the gateway or the agent.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line for each event, then the result.")
 @collected(_Place, "place")
+@collected(_When, "when")
 def prompt(
-    gateway: Gateway, text: str | None, place: _Place, timeout: float | None, *, wait: bool, as_json: bool
+    gateway: Gateway, text: str | None, place: _Place, when: _When, timeout: float | None, *, wait: bool, as_json: bool
 ) -> None:
     """Send the prompt TEXT to an agent at HOST; - reads it from stdin.
 
@@ -105,6 +131,9 @@ def prompt(
 
     if timeout is not None and not wait:
         raise UsageError("--timeout is for --wait")
+    queue = when.queue()
+    if queue is not None and wait:
+        raise UsageError("--wait is for a prompt that is sent now: leave it out, or --at")
     named: tuple[str, ...] = (gateway.target,) if was_given("target") else ()
     if text is None:
         text, named = _only_argument(gateway, named), ()
@@ -133,7 +162,7 @@ def prompt(
     cwd = "/" if session is not None else folder_there(gateway.target, place.cwd)
     dialogue = Dialogue(("acp-gateway prompt", __version__), cwd=cwd, session=session or "", decides=False)
     machine = "" if agent is None else agent.rpartition("/")[0]
-    sent = SentPrompt(content, dialogue, tell, way, machine=machine, waits=wait)
+    sent = SentPrompt(content, dialogue, tell, way, machine=machine, waits=wait, queue=queue)
     following = partial(follow_prompt, timeout=math.inf if timeout is None else timeout)
     number = trio.run(following, sent, destination, gateway.settings, show)
     error, code = _end_of(sent, number, timeout)
@@ -144,6 +173,8 @@ def prompt(
         _print_answer(sent)
     elif error is None:
         click.echo(printable(sent.session, len(sent.session)))
+    if sent.outcome is not None and sent.outcome.due:
+        tell(f"it is to be sent at {_here(sent.outcome.due)}")
     if error is not None and error.exit_code == code:
         raise error
     if error is not None:
@@ -217,7 +248,16 @@ def _result(sent: "SentPrompt", error: GatewayError | None, code: int) -> dict[s
     reason = sent.outcome.stop_reason if sent.outcome is not None else ""
     result: dict[str, object] = {"type": "result", "sessionId": sent.session or None, "exitCode": code}
     result |= {"stopReason": reason or None, "answer": sent.answer if reason else None}
+    result |= {"due": sent.outcome.due} if sent.outcome is not None and sent.outcome.due else {}
     return result | ({} if error is None else {"error": str(error)})
+
+
+def _here(due: str) -> str:
+    """Return a time in the zone of this machine; another text as it is."""
+    try:
+        return f"{datetime.fromisoformat(due).astimezone():%Y-%m-%d %H:%M}"
+    except (ValueError, OverflowError, OSError):
+        return due
 
 
 def _print_answer(sent: "SentPrompt") -> None:

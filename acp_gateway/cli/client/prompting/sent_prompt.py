@@ -2,16 +2,16 @@
 
 import math
 import signal
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import trio
 
 from acp_gateway.client.dialing import Destination
 from acp_gateway.client.session_link import SessionLink
 from acp_gateway.client.shim import LinkState, Settings
-from acp_gateway.errors import AccessError, AgentError, AgentRefused, GatewayError, LimitReached, TurnStopped
+from acp_gateway.errors import AccessError, AgentError, AgentRefused, GatewayError, LimitReached, TooOld, TurnStopped
 from acp_gateway.printable import printable
 from acp_gateway.protocol.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
 from acp_gateway.protocol.methods import AGENT_CHUNK, PROMPT
@@ -49,6 +49,8 @@ class Outcome(NamedTuple):
     stop_reason: str = ""
     """The agent's reason for the end of the turn; empty if that has failed, or is not awaited."""
     error: GatewayError | None = None
+    due: str = ""
+    """The time at which it is to be sent, in RFC 3339, of one that waits for a time."""
 
 
 class SentPrompt:
@@ -61,6 +63,7 @@ class SentPrompt:
         way: returns the command that shows the session of this name to a person.
         machine: the node of a new session; empty for the gateway itself.
         waits: False for one that is done when the gateway has it.
+        queue: says when it is to be sent, as `Dialogue.prompt` has it; None for now.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class SentPrompt:
         *,
         machine: str = "",
         waits: bool,
+        queue: Mapping[str, Any] | None = None,
     ) -> None:
         self.dialogue = dialogue
         self.outcome: Outcome | None = None
@@ -82,6 +86,7 @@ class SentPrompt:
         self._way = way
         self._machine = machine
         self._waits = waits
+        self._queue = queue
         self._joined = dialogue.session
         self._is_open = False
         # That of the turn that runs, or of the last one. The next update begins another one after its end.
@@ -123,9 +128,15 @@ class SentPrompt:
                 self._take(event)
             told += [event] if self._is_open else []
         if self._is_open and not self.is_sent:
-            self.is_sent = True
-            self.dialogue.prompt(self._text)
+            self._send()
         return told
+
+    def _send(self) -> None:
+        if self._queue is not None and not self.dialogue.keeps_prompts:
+            self._end(Outcome(error=TooOld("this gateway would send the prompt at once: upgrade acp-gateway there")))
+            return
+        self.is_sent = True
+        self.dialogue.prompt(self._text, queue=self._queue)
 
     def link_changed(self, state: LinkState) -> None:
         """Note that the connection was lost, or is back."""
@@ -167,7 +178,7 @@ class SentPrompt:
                 self._note_arrival()
             case TurnEnded():
                 self._is_past = True
-            case Queued() if event.count and self.is_sent:
+            case Queued() if event.count > len(event.kept) and self.is_sent:
                 if not self._was_queued:
                     self._tell("the prompt waits for the end of the turn that runs")
                 self._was_queued = True
@@ -191,7 +202,7 @@ class SentPrompt:
 
     def _note_arrival(self) -> None:
         """Note that the gateway has the prompt: a turn has begun, or prompts wait."""
-        if self.is_sent and not self._waits:
+        if self.is_sent and not self._waits and self._queue is None:
             self._end(Outcome())
 
     def _end(self, outcome: Outcome) -> None:
@@ -215,6 +226,8 @@ def _last_message(blocks: Iterable[Block]) -> str:
 
 def _outcome_of(event: Answered) -> Outcome:
     """Return the end of a prompt that was answered."""
+    if event.is_kept:
+        return Outcome(due=event.due)
     error: GatewayError | None = None
     match event.stop_reason:
         case "end_turn":

@@ -1,6 +1,8 @@
 """The command `prompt`: its arguments, what it prints, and its exit codes. As a program: end_to_end/test_prompt.py."""
 
+import json
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,8 @@ class Play:
         self.folders: list[str] = []
         self.destinations: list[Destination] = []
         self.timeouts: list[float] = []
+        self.keeps_prompts = False
+        self.output: list[bytes] = []
 
     async def follow(
         self, sent: SentPrompt, destination: Callable[[], Destination], *_: object, timeout: float
@@ -44,9 +48,10 @@ class Play:
         self.folders.append(sent.dialogue.cwd)
         self.timeouts.append(timeout)
         self.texts.append(sent._text)
-        sent.dialogue.session = "s"
+        sent.dialogue.session, sent.dialogue.keeps_prompts = "s", self.keeps_prompts
         for events in self.events:
             sent.receive(events)
+        self.output += sent.dialogue.output
         return self.number
 
 
@@ -99,6 +104,20 @@ def test_each_other_end_has_an_exit_code_and_one_line(
     assert words in done.stderr.splitlines()[-1]
 
 
+def test_a_prompt_for_later_tells_the_time_on_stderr_and_the_clock_of_this_machine_to_the_gateway(play: Play) -> None:
+    kept = Answered("cancelled", is_kept=True, due="2026-12-01T00:30:00Z")
+    play.keeps_prompts, play.events = True, [[OPENED], [kept]]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", "IST-5:30")
+        time.tzset()
+        done = run("prompt", GATEWAY, "go", *AGENT, "--at", "06:00", "--auto")
+    time.tzset()
+    assert (done.exit_code, done.stdout) == (0, "s\n")
+    assert done.stderr == "acp-gateway: it is to be sent at 2026-12-01 06:00\n"
+    (message,) = [json.loads(text) for text in play.output if b"session/prompt" in text]
+    assert message["params"]["_meta"]["acp-gateway"]["queue"] == {"at": "06:00", "offset": 330, "auto": True}
+
+
 def test_a_session_that_does_not_open_in_time_is_unreachable_and_a_refusal_prints_no_id(play: Play) -> None:
     play.events = []
     done = run("prompt", GATEWAY, "go", *AGENT, "--wait", "--timeout", "9")
@@ -116,6 +135,8 @@ def test_a_session_that_does_not_open_in_time_is_unreachable_and_a_refusal_print
         (["box"], "there is no prompt"),
         ([GATEWAY, " "], "the prompt is empty"),
         ([GATEWAY, "go", "--timeout", "9"], "--timeout is for --wait"),
+        ([GATEWAY, "go", "--at", "06:00", "--wait"], "--wait is for a prompt that is sent now"),
+        ([GATEWAY, "go", "--auto"], "--auto is for --at"),
         ([GATEWAY, "go", "--session", "s", "--new"], "are for a new session"),
         ([GATEWAY, "go", "--session", "s", "--cwd", "/"], "are for a new session"),
         ([GATEWAY, "go", "--session", "s", *AGENT], "are for a new session"),

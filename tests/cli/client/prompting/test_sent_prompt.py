@@ -10,9 +10,18 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from acp_gateway.cli.client.prompting.sent_prompt import SentPrompt, follow_prompt
+from acp_gateway.cli.client.prompting.sent_prompt import Outcome, SentPrompt, follow_prompt
 from acp_gateway.client.shim import LinkState, Settings
-from acp_gateway.errors import AccessError, AgentError, AgentRefused, Forbidden, GatewayError, LimitReached, TurnStopped
+from acp_gateway.errors import (
+    AccessError,
+    AgentError,
+    AgentRefused,
+    Forbidden,
+    GatewayError,
+    LimitReached,
+    TooOld,
+    TurnStopped,
+)
 from acp_gateway.protocol.not_sent import QUESTION
 from acp_gateway.protocol.path_maps import PathMaps
 from acp_gateway.terminal.content import Option
@@ -43,11 +52,11 @@ WAY = "`watch gpu/s`"
 class Made:
     """A prompt, and what it has told."""
 
-    def __init__(self, *events: Event, joined: str = "", machine: str = "", waits: bool = True) -> None:
+    def __init__(self, *events: Event, joined: str = "", **options: Any) -> None:
         self.told: list[str] = []
         self.dialogue = Dialogue(("prompt", "1"), session=joined, decides=False)
         way = "watch {}".format
-        self.it = SentPrompt("go", self.dialogue, self.told.append, way, machine=machine, waits=waits)
+        self.it = SentPrompt("go", self.dialogue, self.told.append, way, **{"waits": True} | options)
         # As the dialogue has it when the session is open.
         self.dialogue.session = "s"
         if events:
@@ -179,6 +188,22 @@ def test_the_session_has_its_name_in_the_list_and_a_new_one_is_told(
 def test_a_prompt_that_waits_and_the_lines_of_the_gateway_are_told_once() -> None:
     made = Made(Queued(2, ()), Queued(1, ()), says("[acp-gateway: allowed]"), joined="s")
     assert made.told == ["the prompt waits for the end of the turn that runs", "[acp-gateway: allowed]"]
+
+
+def test_a_prompt_for_later_is_done_when_the_gateway_keeps_it_and_not_sent_to_one_that_would_not() -> None:
+    made = Made(waits=False, queue={"at": "06:00"})
+    made.it.receive([OPENED])
+    assert made.it.outcome is not None
+    assert (type(made.it.outcome.error), made.dialogue.output) == (TooOld, [])
+    made = Made(waits=False, queue={"at": "06:00"})
+    made.dialogue.keeps_prompts = True
+    made.it.receive([OPENED])
+    (prompt,) = made.dialogue.output
+    assert b'{"queue": {"at": "06:00"}}' in prompt
+    made.it.receive([TurnStarted("ann"), Queued(2, ())])
+    assert made.it.outcome is None
+    made.it.receive([Answered("cancelled", is_kept=True, due="2026-12-01T05:00:00Z")])
+    assert made.it.outcome == Outcome(due="2026-12-01T05:00:00Z")
 
 
 class Scene:
