@@ -85,10 +85,12 @@ class MemoryUse:
                 client.translator.shrink()
 
     def end_echoes(self) -> None:
-        """Take no further update for the echo of a prompt or for one told again, and fan out what was withheld."""
+        """Take no further update for the echo of a prompt or for one told again, and fan out what was withheld, and
+        prompts that have no place in the history yet."""
         for session in self._agent.live.values():
             session.retelling = None
             self._agent.histories.end_echo(session)
+            self._agent.histories.place_prompts(session)
 
     def abandoned_prompt_sizes(self) -> Counter[str]:
         """Count the bytes of prompts that wait and whose clients have gone, by account."""

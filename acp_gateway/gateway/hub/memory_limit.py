@@ -100,6 +100,8 @@ class MemoryLimiter:
             # Many little parts may be too much together.
             or self._give_up_incoming(hubs, 0)
             or self._give_up_one_away(hubs, 0)
+            or self._give_up_echoes(hubs, 1)
+            or self._give_up_translations(hubs, 1)
         )
 
     def _give_up_largest(self, hubs: list[Hub]) -> bool:
@@ -125,12 +127,13 @@ class MemoryLimiter:
         It costs least: clients may see a prompt twice.
         """
         hub = max(hubs, key=lambda hub: hub.multiplexer.memory.echo_bytes, default=None)
-        if hub is None or hub.multiplexer.memory.echo_bytes < least:
+        size = 0 if hub is None else hub.multiplexer.memory.echo_bytes
+        if hub is None or size < least:
             return False
         log.warning("%s: memory_limit (%d bytes) is reached: echoes are not told apart", hub.name, self._limit)
         hub.multiplexer.memory.end_echoes()
         hub.deliver()
-        return True
+        return hub.multiplexer.memory.echo_bytes < size
 
     def _give_up_translations(self, hubs: list[Hub], least: float) -> bool:
         """Halve the memory of the hub's translators that remember most, where that is at least `least` bytes.

@@ -15,6 +15,7 @@ from acp_gateway.gateway.agent.versions import AgentMessages
 from acp_gateway.gateway.hub.attachment import Attachment, Disconnect
 from acp_gateway.gateway.hub.hub import Hub
 from acp_gateway.gateway.hub.memory_limit import CHECKS, MemoryLimiter
+from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.link_messages import texts_of
 from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.ndjson import LineStream
@@ -389,6 +390,23 @@ async def test_unfinished_echoes_count_and_are_given_up_before_anything_else(
     attachment = place.hub.attachments[bob.client]
     assert [b"x" * 1000 in message for message in texts_of([*attachment.outbox.messages()])] == [True]
     assert caplog.messages == [f"agent: memory_limit ({LIMIT} bytes) is reached: echoes are not told apart"]
+
+
+@pytest.mark.parametrize(("number", "size"), [(1, LIMIT), (150, LIMIT // 100)])
+async def test_prompts_that_the_agent_has_not_accepted_get_their_place_so_that_the_look_ends(
+    number: int, size: int
+) -> None:
+    places = [Place("ann", "bob") for _ in range(number)]
+    chunk = {"sessionUpdate": "user_message_chunk", "content": {"type": "text", "text": "x" * size}}
+    message = jsonrpc.notification("session/update", {"sessionId": "s", "update": chunk})
+    for place in places:
+        place.peers[0].prompt("first")
+        (request,) = place.session.turns
+        # As one of version 2 has it until then.
+        place.session.unplaced[request] = [message]
+    look(*places)
+    assert sum(place.core.multiplexer.memory.echo_bytes for place in places) <= LIMIT
+    assert places[0].session.unplaced == {}
 
 
 async def test_what_translators_remember_counts_and_is_halved_before_anything_is_lost(
