@@ -530,7 +530,10 @@ class HandshakeLimiter:
             self.refusals.record_authenticated(connection, **details)
 
     def refuse(self, connection: PendingConnection, error: AccessError) -> Refusal:
-        """Refuse a connection as `Refusals.refuse`. While it waits for its response, it is the first to be evicted."""
+        """Refuse a connection as `Refusals.refuse`. While it waits for its response, it is the first to be evicted.
+
+        One request among others has no room that could be given to others: that is its connection's.
+        """
         self._begin_refusal(connection)
         credential = None if connection.access is None else connection.access.credential
         return self.refusals.refuse(connection, error, presented=connection.token, credential=credential)
@@ -545,8 +548,9 @@ class HandshakeLimiter:
         self._budget.charge(DISCARD_COST)
 
     def _begin_refusal(self, connection: PendingConnection) -> None:
-        self._remove(connection)
-        self._refused[connection] = None
+        if connection.carrier is None:
+            self._remove(connection)
+            self._refused[connection] = None
         # At once, and not at its end: clients choose that moment, and many could choose the same.
         self._charge(connection)
 

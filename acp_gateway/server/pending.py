@@ -94,7 +94,7 @@ class PendingConnection:
     def for_request(self, scope: trio.CancelScope) -> "PendingConnection":
         """Return what a request of this connection is decided as while others are: it has an id of its own.
 
-        It takes no room among the connections, and has to be left as one. An eviction cancels the scope.
+        It takes no room among the connections, and has to be left as one. The scope has its deadline.
         """
         request_id = make_id()
         return PendingConnection(

@@ -262,6 +262,21 @@ async def test_who_was_refused_goes_first_where_there_is_no_room_at_all(tmp_path
     assert limiter._refused == {}
 
 
+async def test_requests_that_were_refused_leave_in_no_more_connections_than_there_may_be(tmp_path: Path) -> None:
+    limiter = make(tmp_path, max_handshakes=3)
+    carrier = guest("a")
+    guests = [guest("b"), guest("c"), guest("d")]
+    async with staying(limiter, carrier):
+        requests = [carrier.for_request(trio.CancelScope()) for _ in range(3)]
+        for each in requests:
+            limiter.refuse(each, Unauthorized("no"))
+        async with staying(limiter, *guests):
+            assert sum(each.evicted for each in (carrier, *guests)) == 1
+        for each in requests:
+            limiter.leave(each)
+    assert (limiter._refused, limiter._pending) == ({}, 0)
+
+
 async def test_who_comes_through_a_proxy_or_a_unix_socket_is_not_limited_by_the_address(tmp_path: Path) -> None:
     limiter = make(tmp_path, handshakes_per_address=2)
     guests = [guest("proxy", limited=False) for _ in range(5)]
