@@ -74,7 +74,8 @@ def read_head(fields: Sequence[tuple[bytes, bytes]]) -> tuple[Request, int | Non
 
 def _check_sizes(fields: Sequence[tuple[bytes, bytes]]) -> None:
     """Raise `HttpError` for too many fields, or too long ones; all together are bounded when they are read."""
-    if len(fields) > MAX_FIELDS + len(_PSEUDO):
+    # Browsers have a field for each cookie.
+    if sum(name != b"cookie" for name, _ in fields) > MAX_FIELDS + len(_PSEUDO):
         text = f"a request must not have more than {MAX_FIELDS} header fields"
         raise HttpError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text)
     for name, value in fields:

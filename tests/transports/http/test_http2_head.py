@@ -38,6 +38,9 @@ def test_a_cookie_in_several_fields_is_one() -> None:
     request, size = read_head([*GET, (b"cookie", b"a=1"), (b"x", b"y"), (b"cookie", b"b=2; c=3")])
     assert request.headers.get_all("Cookie") == ["a=1; b=2; c=3"]
     assert size is None
+    # As many as they like, up to the size of a field.
+    request, _ = read_head([*GET, *[(b"cookie", b"a=1")] * 2 * MAX_FIELDS])
+    assert request.headers["Cookie"].count("a=1") == 2 * MAX_FIELDS
 
 
 @pytest.mark.parametrize("host", [[], [(b"host", b"h:1")]])
