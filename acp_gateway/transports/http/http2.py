@@ -28,7 +28,7 @@ from hpack import HeaderTuple, NeverIndexedHeaderTuple
 from acp_gateway.transports.framing import CLOSE_TIMEOUT, ChunkBuffer
 from acp_gateway.transports.http import http2_frames as frames
 from acp_gateway.transports.http.head import HttpError
-from acp_gateway.transports.http.http2_head import CONNECTION_FIELDS, read_head
+from acp_gateway.transports.http.http2_head import CONNECTION_FIELDS, NOT_SOUND, read_head
 from acp_gateway.transports.http.server import (
     MANY_PARTS,
     TOO_LONG,
@@ -281,7 +281,11 @@ class Http2Request(HttpConnection):
         self._is_read = True
         with measured or UNMEASURED:
             request, announced = read_head(self._message.fields)
-        self._message.announced = 0 if self._message.body_ended and not self._message.frames else announced
+        if self._message.body_ended and not self._message.frames:
+            if announced:
+                raise HttpError(HTTPStatus.BAD_REQUEST, NOT_SOUND)
+            announced = 0
+        self._message.announced = announced
         return request
 
     @property

@@ -1,7 +1,7 @@
 """The server's side of one HTTP/2 connection, with h2 as its client: requests at once, windows, resets, limits."""
 
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from math import inf
@@ -237,10 +237,10 @@ async def test_a_header_of_a_response_is_one_line() -> None:
         assert [type(error) for error in scene.errors] == [ValueError]
 
 
-@pytest.mark.parametrize("path", ["/\xe4", "/" + "a" * 9000])
-async def test_a_head_that_is_refused_ends_its_request_and_no_other(path: str) -> None:
+@pytest.mark.parametrize(("path", "more"), [("/\xe4", ()), ("/" + "a" * 9000, ()), ("/", (("content-length", "5"),))])
+async def test_a_head_that_is_refused_ends_its_request_and_no_other(path: str, more: Sequence[tuple[str, str]]) -> None:
     async with served(echo) as scene:
-        fields = [(":method", "HEAD"), (":scheme", "https"), (":authority", "h"), (":path", path)]
+        fields = [(":method", "HEAD"), (":scheme", "https"), (":authority", "h"), (":path", path), *more]
         refused = await scene.client.reply(await scene.client.send_head(fields))
         assert (refused.status in (400, 414), refused.body) == (True, b"")
         assert (await scene.client.ask("GET", "/")).status == 200
@@ -554,6 +554,7 @@ ONE_HEADER = bytes([0x40, 1]) + b"a" + bytes([0x7F, 0xA1, 0x1E]) + b"b" * 4000
         (b"".join(frame(0x1, GET, 0x4, 2 * n + 1) for n in range(101)), PROTOCOL_ERROR, "100 requests"),
         (frame(0x1, GET, 0x4, 1) + frame(0, bytes(FRAME_SIZE), 0, 1) * 4, 0x3, "more data"),
         (frame(0x1, GET, 0x5, 2), PROTOCOL_ERROR, "not sound"),
+        (frame(0x1, GET + b"\x0f\x0d\x011", 0x4, 1) + frame(0, b"ab", 0x1, 1), PROTOCOL_ERROR, "not sound"),
         (frame(0x1, b"\xff\xff\xff\xff\xff\xff\xff", 0x5, 1), PROTOCOL_ERROR, "not sound"),
         (frame(0x8, bytes(4)), PROTOCOL_ERROR, "not sound"),
         (frame(0x5, bytes(4), 0, 1), PROTOCOL_ERROR, "not sound"),
