@@ -141,6 +141,7 @@ class AhpClient:
     def close(self, disconnect: Disconnect) -> None:
         """Drop these bytes, and end the connection; the client begins again."""
         self.reset()
+        self.listed.clear()
         if self.connection is not None:
             self.connection.close(disconnect)
 

@@ -184,8 +184,11 @@ class MemoryLimiter:
             largest = max(inputs, key=lambda it: it.input_bytes, default=None)
             if largest is not None and (place is None or largest.input_bytes > place[1].incoming_bytes):
                 log.warning("%s: the largest part of what it has sent is dropped: %s", most, why)
+                size = largest.input_bytes
                 largest.close(Disconnect(CloseReason.POLICY, why, TOO_SLOW))
-            elif place is not None:
+                # What a client still needs stays.
+                return largest.input_bytes < size
+            if place is not None:
                 place[0].detach(place[1], why)
             else:
                 return False

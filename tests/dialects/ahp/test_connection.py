@@ -16,10 +16,12 @@ from acp_gateway.dialects.ahp.watched import AhpClient
 from acp_gateway.dialects.ahp.wire import ROOT, chat_uri
 from acp_gateway.gateway.agent import startup
 from acp_gateway.gateway.agent.process import Agent, Spawner
+from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.gateway.viewing.open_sessions import CallRefused, OpenSessions
 from acp_gateway.gateway.viewing.session_connection import HIGH_WATER
 from acp_gateway.gateway.viewing.session_feed import PIECE_SIZE
 from acp_gateway.transports.maintained import MaintainedStream
+from acp_gateway.transports.streams import CloseReason
 from tests.agents import new_agent
 from tests.dialects.ahp.test_from_acp import DIFF, FORM, permission
 from tests.dialects.ahp.test_options import MODES, option
@@ -568,6 +570,15 @@ async def test_prompts_that_are_not_sent_yet_count_in_the_memory(
     monkeypatch.setattr(OpenSessions, "new", new)
     await first.prompt(uri, text="x" * 100_000)
     assert sum(it.input_bytes for it in bench.gateway.services.inputs if isinstance(it, AhpConnection)) > 100_000
+
+
+async def test_beyond_the_memory_limit_nothing_stays_of_a_window(bench: Bench, first: Window) -> None:
+    await in_turn(bench, first)
+    await first.result("listSessions", channel=ROOT)
+    (client,) = [it for it in bench.gateway.services.inputs if isinstance(it, AhpClient)]
+    assert (len(client.listed), client.input_bytes > 0) == (1, True)
+    client.close(Disconnect(CloseReason.POLICY, "memory_limit"))
+    assert client.input_bytes == 0
 
 
 async def test_stop_wins_over_a_prompt_that_another_connection_was_about_to_send(

@@ -488,16 +488,17 @@ async def test_an_agent_for_which_most_waits_is_stopped(caplog: pytest.LogCaptur
 
 
 class Browser:
-    """A connection without a hub, that has sent so much."""
+    """A connection without a hub, that has sent so much, and still needs a part of it when it is closed."""
 
-    def __init__(self, account: str, size: int) -> None:
+    def __init__(self, account: str, size: int, needs: int = 0) -> None:
         self.account = account
+        self.needs = needs
         self.input_bytes = size
         self.disconnect: Disconnect | None = None
 
     def close(self, disconnect: Disconnect) -> None:
         self.disconnect = disconnect
-        self.input_bytes = 0
+        self.input_bytes = self.needs
 
 
 async def test_what_connections_without_a_hub_have_sent_counts_and_the_largest_is_closed() -> None:
@@ -509,6 +510,12 @@ async def test_what_connections_without_a_hub_have_sent_counts_and_the_largest_i
     assert closed is browsers[1]
     assert closed.disconnect is not None
     assert f"memory_limit ({LIMIT} bytes)" in closed.disconnect.text
+
+
+async def test_a_look_ends_where_a_connection_without_a_hub_still_needs_what_it_has() -> None:
+    eve = Browser("eve", 2 * LIMIT, needs=2 * LIMIT)
+    MemoryLimiter(LIMIT, list, [eve]).grown(LIMIT)
+    assert (eve.disconnect is not None, eve.input_bytes) == (True, 2 * LIMIT)
 
 
 async def test_what_connections_without_a_hub_have_sent_counts_where_no_hub_is() -> None:
