@@ -32,7 +32,10 @@ class StoredSessions:
         if session_id is not None:
             session = agent.session_in_reach(client, session_id)
             session = session or agent.registry.find(client.reach, agent.name, session_id)
-        if session is not None and not session.aside:
+        if session is not None and session.agent_handle is None and client.reach.guest:
+            # It was invited while that is open.
+            agent.refuse_unknown(request, session_id)
+        elif session is not None and not session.aside:
             agent.answer(request, status_result(session))
         elif session_id is not None and (
             not client.controls or client.reach.guest or not agent.process.abilities.status

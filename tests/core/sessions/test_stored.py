@@ -121,7 +121,9 @@ def test_the_gateway_says_whether_a_session_is_open_and_what_waits_there(scene: 
     assert status(ann)[1]["cursorId"] == f"2.1@{epoch}"
     ann.request("session/close", sessionId="s")
     scene.agent.answers("session/close")
-    assert status(ann) == ("saved", {"status": idle})
+    assert status(ann) == status(bob) == ("saved", {"status": idle})
+    guest.request("session/status", sessionId="s")
+    assert guest.heard()[-1]["error"]["code"] == -32002
     # It can only be read, as the agent has given its id to another one.
     session.aside = "'"
     ann.request("session/status", sessionId="s")
