@@ -116,7 +116,7 @@ def count_words(document: Path) -> int:
     return sum(any(map(str.isalnum, word)) for word in document.read_text(encoding="utf-8").split())
 
 
-MOST_WORDS = 57_400
+MOST_WORDS = 57_320
 """Words of all documents but the lists of `docs/reference/`, not read but looked up. Lowered with what goes."""
 
 

@@ -426,7 +426,7 @@ class SharingModel:
         self.fresh.clear()
         for ask in self.asks:
             ask.open = False
-        self.the_texts_of_prompts_that_wait_are_kept()
+        self.what_guests_have_waiting_is_told()
         for record in list(self.live.values()):
             in_use = any(record.id in member.attached for member in self.present)
             if not (self.shared and in_use and self.reopens):
@@ -439,12 +439,15 @@ class SharingModel:
             self.losers_are_told(member)
         self.asks.clear()
 
-    def the_texts_of_prompts_that_wait_are_kept(self) -> None:
+    def what_guests_have_waiting_is_told(self) -> None:
+        """Expect the texts of guests' prompts in the conversations; those of others go on waiting."""
         for session in self.scene.multiplexer.sessions:
             record = self.live.get(session.id)
             for request in session.queue if record is not None else ():
                 assert record is not None
                 assert request.queued is not None
+                if not request.client.reach.guest:
+                    continue
                 text = (
                     f"[acp-gateway: the agent has ended, and a prompt that waited was not sent: {request.queued.text}]"
                 )

@@ -386,13 +386,15 @@ def test_after_the_agents_death_its_session_goes_on_in_a_new_process(gateway: Ru
                         await pending
                     assert (caught.value.data or {})["exitCode"] == 7
                     assert (caught.value.data or {})["stderr"] == ["it was all", "too much"]
+                # It waits until a client sends or removes it.
+                assert (caught.value.data or {})["notSent"]
+                assert (caught.value.data or {})["waits"]["promptId"]
 
             before = second.updates(session)
             assert await second.prompt(session, "pid", "alive") == "end_turn"
             await first.until_told(session, "alive")
-            pid, dying, unsent, new_pid, alive = texts(first.updates(session))
+            pid, dying, new_pid, alive = texts(first.updates(session))
             assert (dying, alive) == ("dying", "alive")
-            assert "never said" in unsent
             assert pid != new_pid
             # Both have the history already: what the new process replayed is not repeated.
             assert second.updates(session)[: len(before)] == before
@@ -407,7 +409,7 @@ def test_after_the_agents_death_its_session_goes_on_in_a_new_process(gateway: Ru
 
             async with party(gateway, "unix", *mortal) as late:
                 await late.agent.load_session(cwd=str(WORK), session_id=session)
-                assert texts(late.updates(session)) == [pid, "dying", unsent, new_pid, "alive"]
+                assert texts(late.updates(session)) == [pid, "dying", new_pid, "alive"]
 
     run(scenario())
 

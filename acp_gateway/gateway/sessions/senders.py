@@ -23,10 +23,10 @@ from acp_gateway.security.token_store import TokenStore, default_identity
 _GONE: Final = "the credential of its sender is not valid any more"
 
 
-class _Sender(msgspec.Struct, frozen=True, omit_defaults=True):
+class _Sender(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A principal, without any secret. That of the gateway's own user has no members."""
 
-    token: str = ""
+    token_id: str = ""
     """Id of its token, unless that is a browser's."""
     browser: str = ""
     certificate: str = ""
@@ -43,7 +43,7 @@ def sender_of(access: Access) -> str:
     """Return the principal as a text."""
     issued, browser, token = access.certificate_id, access.browser, access.token
     sender = _Sender(
-        token="" if token is None or browser is not None else token.id,
+        token_id="" if token is None or browser is not None else token.id,
         browser="" if browser is None else browser.id,
         certificate=access.certificate or "",
         issued=None if issued is None else (issued.issuer, str(issued.serial)),
@@ -97,8 +97,8 @@ class Senders:
         if told.browser:
             browser = self._browsers.find(told.browser)
             return None if browser is None else Access.of_browser(*browser)
-        if told.token:
-            token = self._tokens.valid(told.token)
+        if told.token_id:
+            token = self._tokens.valid(told.token_id)
             return None if token is None else Access.of(token)
         if told.certificate:
             section = self._config().certificates.get(told.certificate)

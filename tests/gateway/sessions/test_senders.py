@@ -49,7 +49,7 @@ def session_of(bench: Bench, owner: str = "ann") -> Session:
     return Session(bench.gateway.config.default_agent, "s", owner, Journal(1000, "e"))
 
 
-@pytest.mark.parametrize("sender", ["", "{}x", '{"token":"none"}', '{"browser":"none"}', '{"certificate":"none"}'])
+@pytest.mark.parametrize("sender", ["", "{}x", '{"token_id":"none"}', '{"browser":"none"}', '{"certificate":"none"}'])
 async def test_a_principal_that_has_gone_is_not_found(bench: Bench, sender: str) -> None:
     with pytest.raises(Unauthorized, match="not valid any more"):
         bench.gateway.senders.find(sender)
