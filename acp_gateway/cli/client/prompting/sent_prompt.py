@@ -93,7 +93,7 @@ class SentPrompt:
         self._transcript = Transcript()
         self._is_past = False
         self._questions = Questions()
-        self._was_queued = self._was_lost = False
+        self._has_arrived = self._was_queued = self._was_lost = False
 
     @property
     def session(self) -> str:
@@ -155,6 +155,8 @@ class SentPrompt:
             asked = "" if question is None else f": {self._title_of(question)}"
             return f"the agent waits for an answer{asked}; `{self._way(self.session)}` shows the question"
         session = self.session
+        if not self._has_arrived:
+            return f"the gateway may not have the prompt: `{self._way(session)}` shows session {session}"
         return f"the prompt stays in session {session}, and the agent goes on: `{self._way(session)}` shows it"
 
     def _take(self, event: Event) -> None:
@@ -202,6 +204,7 @@ class SentPrompt:
 
     def _note_arrival(self) -> None:
         """Note that the gateway has the prompt: a turn has begun, or prompts wait."""
+        self._has_arrived = self.is_sent
         if self.is_sent and not self._waits and self._queue is None:
             self._end(Outcome())
 

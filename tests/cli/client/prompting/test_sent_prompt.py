@@ -161,6 +161,8 @@ def test_a_question_is_told_with_the_command_that_shows_it_and_its_decision() ->
     assert made.it.rest() == f"the agent waits for an answer: Run make; {WAY} shows the question"
     made.it.receive([Decided("ann", "a"), Withdrawn(7), Withdrawn(8)])
     assert (made.it.is_asked, made.told[-1]) == (False, "ann has decided: Allow")
+    assert made.it.rest() == f"the gateway may not have the prompt: {WAY} shows session gpu/s"
+    made.it.receive([TurnStarted("me")])
     assert made.it.rest() == f"the prompt stays in session gpu/s, and the agent goes on: {WAY} shows it"
 
 
