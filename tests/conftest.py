@@ -32,7 +32,7 @@ KEPT_PREFIXES = ("PYTEST_", "COVERAGE_", "FUZZ_")
 for variable in set(os.environ) - KEPT:
     if not variable.startswith(KEPT_PREFIXES):
         del os.environ[variable]
-os.environ["HOME"] = "/nonexistent"
+os.environ["HOME"] = "/proc/nonexistent"  # Root can't make it either.
 time.tzset()
 
 # What tests write is not for others: files that others may change are refused.

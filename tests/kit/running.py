@@ -50,8 +50,8 @@ sees_processes = pytest.mark.skipif(
 )
 """A test of an agent that looks at other processes, or tells the id of its own."""
 
-# What an editor's environment has in it at the least.
-ENVIRONMENT = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
+# What an editor's environment has in it at the least, with a home that root can't make either.
+ENVIRONMENT = {"PATH": os.environ["PATH"], "HOME": "/proc/nonexistent"}
 
 TOKENS = (("token", "create"), ("token", "rotate"), ("share",), ("open",))
 """The commands that print tokens, or a code."""
