@@ -508,7 +508,7 @@ class TokenStore:
         return all(token.id != token_id for token in self._further)
 
     def valid(self, token_id: str) -> Token | None:
-        """Return the entry of a token; None if there is none of that id, or it has expired."""
+        """Return the token with this id; None if no token has it, or if the token has expired."""
         known = (token for token in self._trusted_tokens() if token.id == token_id)
         return next((token for token in known if not self.has_expired(token)), None)
 
