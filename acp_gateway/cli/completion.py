@@ -139,6 +139,7 @@ VALUES: Final[Mapping[str, Mapping[str, Finder]]] = {
     "chat": {"target": _hosts, "session": _sessions_there},
     "connect": {"target": _hosts, "session": _sessions_there, "agent": _agents_there},
     "files": {"name": _files},
+    "forward": {"target": _hosts},
     "open": {"target": _hosts, "session": _sessions_here, "agent": _agents_here, "token_id": _tokens},
     "pair": {"machine": _ssh_hosts},
     "ping": {"target": _hosts, "agent": _agents_there},
@@ -152,6 +153,7 @@ VALUES: Final[Mapping[str, Mapping[str, Finder]]] = {
         "token_id": _tokens,
         "workspaces": _workspaces,
     },
+    "usage": {"target": _hosts},
     "watch": {"target": _hosts, "session": _sessions_there, "agent": _agents_there},
 }
 """Finders by command, or group of commands, and parameter. They are not part of the commands, because `connect` has to

@@ -121,6 +121,15 @@ def test_each_parameter_with_values_exists() -> None:
         assert name in {*COMMANDS, "connect"}
 
 
+def test_each_target_is_completed_by_the_hosts() -> None:
+    context = main.make_context("acp-gateway", [], resilient_parsing=True)
+    for name in COMMANDS:
+        command = main.get_command(context, name)
+        assert command is not None
+        has_target = any(param.name == "target" for param in command.params)
+        assert not has_target or "target" in VALUES.get(name, {}), name
+
+
 @pytest.mark.parametrize("shell", completion.SHELLS)
 def test_completion_prints_the_function_of_the_shell(shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE)
