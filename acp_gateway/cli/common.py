@@ -40,8 +40,8 @@ config_option = click.option(
 """For each command that is run on the gateway's machine."""
 
 
-def check_finite(_context: click.Context, _option: click.Parameter, seconds: float) -> float:
-    if not math.isfinite(seconds):
+def check_finite(_context: click.Context, _option: click.Parameter, seconds: float | None) -> float | None:
+    if seconds is not None and not math.isfinite(seconds):
         raise click.BadParameter("a number of seconds is needed")
     return seconds
 

@@ -7,6 +7,7 @@ agent, so that of all requests only questions are answered here.
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
 from acp_gateway.protocol.methods import (
@@ -401,6 +402,12 @@ class Dialogue:
             case "closed" | "deleted" as event:
                 return [Closed(f"the session was {event}")]
         return []
+
+
+def queue_at(at: str, now: datetime, *, auto: bool) -> dict[str, Any]:
+    """Return the `queue` of `Dialogue.prompt` for a time on the clock of `now`, which has a zone."""
+    offset = now.utcoffset() or timedelta()
+    return {"at": at, "offset": round(offset.total_seconds() / 60), "auto": auto}
 
 
 def _read_kept(told: Mapping[str, Any]) -> Kept:

@@ -622,6 +622,11 @@ def json_line(event: Event) -> str:
             members = {"type": "failed", "method": event.method, "message": event.text}
         case Closed():
             members = {"type": "closed", "message": event.text}
+    return line_of(members)
+
+
+def line_of(members: Mapping[str, Any]) -> str:
+    """Return an object as one line of JSON, without control characters."""
     # The one control character that JSON does not escape.
     return json.dumps(members).replace("\x7f", "\\u007f") + "\n"
 
@@ -629,9 +634,9 @@ def json_line(event: Event) -> str:
 def ports_json_line(ports: Sequence[Port], forward: str | None) -> str:
     """Return the ports of the session's programs as one line of JSON, with the way to the first."""
     told = [{"port": port.number, "program": port.program} for port in ports]
-    return json.dumps({"type": "ports", "ports": told, "forward": forward}) + "\n"
+    return line_of({"type": "ports", "ports": told, "forward": forward})
 
 
 def link_json_line(*, up: bool, text: str) -> str:
     """Return a change of the connection as one line of JSON."""
-    return json.dumps({"type": "connected" if up else "disconnected", "message": one_line(text)}) + "\n"
+    return line_of({"type": "connected" if up else "disconnected", "message": one_line(text)})

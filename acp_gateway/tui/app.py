@@ -3,7 +3,7 @@
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -17,7 +17,7 @@ from acp_gateway.client.session_list import ListHandler, Overview, SessionList
 from acp_gateway.errors import GatewayError
 from acp_gateway.printable import counted
 from acp_gateway.terminal.ansi import cells
-from acp_gateway.terminal.dialogue import Question
+from acp_gateway.terminal.dialogue import Question, queue_at
 from acp_gateway.terminal.port_lines import name_ports
 from acp_gateway.terminal.rendering import Span, Style, one_line
 from acp_gateway.terminal.session_lines import ordered, session_line, tell_apart
@@ -274,8 +274,7 @@ class Chat:
 
         def send(at: str, *, auto: bool) -> None:
             self._close_dialog()
-            offset = datetime.now().astimezone().utcoffset() or timedelta()
-            queue = {"at": at, "offset": round(offset.total_seconds() / 60), "auto": auto}
+            queue = queue_at(at, datetime.now().astimezone(), auto=auto)
             self._composer.finish(partial(self._prompt, queue=queue))
 
         if self._shown is not None:

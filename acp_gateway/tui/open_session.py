@@ -413,7 +413,7 @@ class OpenSession:
             return False
         self._dialogue.prompt(text, steers=steers, queue=queue)
         self._link.flush()
-        if queue is None or "at" not in queue:
+        if queue is None:
             self._show(self.conversation.prompted(text))
             self.transcript_box.scroll("end")
         return True

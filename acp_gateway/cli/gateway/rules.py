@@ -110,7 +110,7 @@ def try_command(
             raise UsageError("--workspace, --identity and --config are for the gateway on this machine: leave them out")
         told = _try_there(*command, agent, folder, connection, connect_timeout)
     else:
-        refuse((*CONNECTION,), "name it before the command, which stands in quotes then")
+        refuse(CONNECTION, "name it before the command, which stands in quotes then")
         text = command[0] if len(command) == 1 else shlex.join(command)
         told = _try_here(text, agent, workspace, identity, folder, config)
     if as_json:
@@ -132,8 +132,9 @@ def _try_here(
         check_agents(settings, (agent,))
     cwd = str(Path(folder).absolute() if folder is not None else current_folder())
     owner = identity or default_identity(settings.gateway.state_dir)
-    over = _over(settings, _all_rules(settings))
-    found = [rule for rule in _all_rules(settings) if rule.id not in over]
+    known = _all_rules(settings)
+    over = _over(settings, known)
+    found = [rule for rule in known if rule.id not in over]
     place = Place(agent or settings.default_agent, "", owner, workspace, cwd)
     return try_it(found, text, place, int(time.time() * 1000)).describe()
 

@@ -1,11 +1,10 @@
 """The command `prompt`: one prompt for scripts and cron."""
 
-import json
 import shlex
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -72,11 +71,11 @@ class _When:
 
     def queue(self) -> dict[str, object] | None:
         """Return them as `Dialogue.prompt` has them; None for now. Raises `UsageError` if they do not fit."""
+        from acp_gateway.terminal.dialogue import queue_at
+
         if self.at is None and self.auto:
             raise UsageError("--auto is for --at")
-        offset = datetime.now().astimezone().utcoffset() or timedelta()
-        at: dict[str, object] = {"at": self.at, "offset": round(offset.total_seconds() / 60), "auto": self.auto}
-        return None if self.at is None else at
+        return None if self.at is None else queue_at(self.at, datetime.now().astimezone(), auto=self.auto)
 
 
 @click.command(epilog=PROMPT_EPILOG, short_help="Send one prompt, for scripts and cron.")
@@ -94,7 +93,7 @@ class _When:
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
-    callback=lambda context, option, value: None if value is None else check_finite(context, option, value),
+    callback=check_finite,
     metavar="SECONDS",
     help="With --wait: how long to wait. Default: for ever.",
 )
@@ -127,7 +126,7 @@ def prompt(
     from acp_gateway.cli.client.prompting.sent_prompt import SentPrompt, follow_prompt
     from acp_gateway.cli.client.watched_session import write_text
     from acp_gateway.terminal.dialogue import Dialogue
-    from acp_gateway.terminal.watching import json_line
+    from acp_gateway.terminal.watching import json_line, line_of
 
     if timeout is not None and not wait:
         raise UsageError("--timeout is for --wait")
@@ -167,8 +166,7 @@ def prompt(
     number = trio.run(following, sent, destination, gateway.settings, show)
     error, code = _end_of(sent, number, timeout)
     if as_json:
-        # The one control character that JSON does not escape.
-        click.echo(json.dumps(_result(sent, error, code)).replace("\x7f", "\\u007f"))
+        click.echo(line_of(_result(sent, error, code)), nl=False)
     elif wait:
         _print_answer(sent)
     elif error is None:
