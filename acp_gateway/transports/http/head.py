@@ -30,13 +30,18 @@ _METHOD: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{0,20}(?:\Z| )")
 _LENGTH: Final = re.compile(rb"(?i)\n[ \t]*content-length[ \t]*:[ \t]*([^\r\n]*?)[ \t]*(?=\r)")
 _ENCODING: Final = re.compile(rb"(?i)\n[ \t]*transfer-encoding[ \t]*:[ \t]*([^\r\n]*?)[ \t]*(?=\r)")
 
-_DIGITS: Final = re.compile(rb"[0-9]{1,15}")
+DIGITS: Final = re.compile(rb"[0-9]{1,15}")
+"""The form of `Content-Length`."""
 
 NOT_HTTP: Final = (
     "this is not understood: it must be a request of HTTP/1.1, sound and with one meaning"
     " (behind nginx: proxy_http_version 1.1)"
 )
 """Response to bytes that are not a request."""
+
+FIELD_TOO_LARGE: Final = f"a header field must not be larger than {LINE_SIZE} bytes"
+TOO_MANY_FIELDS: Final = f"a request must not have more than {MAX_FIELDS} header fields"
+"""Responses to a head with these."""
 
 
 class HttpError(Exception):
@@ -59,14 +64,12 @@ def check_head(head: bytes, searched: int) -> None:
     if max(map(len, lines)) > LINE_SIZE:
         if b"\n" not in head[: LINE_SIZE + 1]:
             raise HttpError(HTTPStatus.REQUEST_URI_TOO_LONG, f"a request line must not exceed {LINE_SIZE} bytes")
-        text = f"a header field must not be larger than {LINE_SIZE} bytes"
-        raise HttpError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text)
+        raise HttpError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, FIELD_TOO_LARGE)
     # The last byte may be the first half of a line's end.
     if _AMBIGUOUS.search(begun[:-1] if begun.endswith(b"\r") else begun):
         raise HttpError(HTTPStatus.BAD_REQUEST, NOT_HTTP)
     if head.count(b"\n") > MAX_FIELDS + 2:
-        text = f"a request must not have more than {MAX_FIELDS} header fields"
-        raise HttpError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text)
+        raise HttpError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, TOO_MANY_FIELDS)
 
 
 def body_size(head: bytes, version: bytes) -> int | None:
@@ -82,7 +85,7 @@ def body_size(head: bytes, version: bytes) -> int | None:
         return None
     if not lengths:
         return 0
-    if len(lengths) > 1 or not _DIGITS.fullmatch(lengths[0]):
+    if len(lengths) > 1 or not DIGITS.fullmatch(lengths[0]):
         raise HttpError(HTTPStatus.BAD_REQUEST, "Content-Length must be one number")
     return int(lengths[0])
 

@@ -9,13 +9,15 @@ them. A header block is bounded before it is complete (CVE-2024-27316). Frames w
 from math import inf
 from typing import Final
 
+from acp_gateway.transports.http.head import HEAD_SIZE
+
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 """First bytes of a client (RFC 9113, 3.4)."""
 
 FRAME_SIZE: Final = 16384
 """Maximum bytes of a frame's payload: the least that HTTP/2 allows (RFC 9113, 4.2), and a record of TLS."""
 
-BLOCK_SIZE: Final = 65536
+BLOCK_SIZE: Final = HEAD_SIZE
 """Maximum bytes of a header block as it is sent, and of what it says: as many as a head of HTTP/1.1 may have."""
 
 MAX_CONTINUATIONS: Final = 16

@@ -11,7 +11,15 @@ from typing import Final
 
 from websockets.datastructures import Headers
 
-from acp_gateway.transports.http.head import LINE_SIZE, MAX_FIELDS, HttpError, split_target
+from acp_gateway.transports.http.head import (
+    DIGITS,
+    FIELD_TOO_LARGE,
+    LINE_SIZE,
+    MAX_FIELDS,
+    TOO_MANY_FIELDS,
+    HttpError,
+    split_target,
+)
 from acp_gateway.transports.http.server import Request
 
 NOT_SOUND: Final = "this is not understood: it must be a request of HTTP/2, sound and with one meaning"
@@ -28,7 +36,6 @@ _NAME: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9a-z-]+")
 _VALUE: Final = re.compile(rb"(?:[^\x00-\x20\x7f](?:[^\x00-\x08\x0a-\x1f\x7f]*[^\x00-\x20\x7f])?)?")
 _METHOD: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,20}")
 _PATH: Final = re.compile(rb"/[!-~]*")
-_LENGTH: Final = re.compile(rb"[0-9]{1,15}")
 
 
 def read_head(fields: Sequence[tuple[bytes, bytes]]) -> tuple[Request, int | None]:
@@ -59,7 +66,7 @@ def read_head(fields: Sequence[tuple[bytes, bytes]]) -> tuple[Request, int | Non
     _require(_METHOD.fullmatch(pseudo[b":method"]))
     _require(pseudo[b":scheme"] in (b"http", b"https"))
     _require(_PATH.fullmatch(pseudo[b":path"]))
-    _require(len(lengths) <= 1 and all(map(_LENGTH.fullmatch, lengths)))
+    _require(len(lengths) <= 1 and all(map(DIGITS.fullmatch, lengths)))
     if cookies:
         headers["Cookie"] = _one_cookie(cookies)
     hosts = headers.get_all("Host")
@@ -76,26 +83,20 @@ def _check_sizes(fields: Sequence[tuple[bytes, bytes]]) -> None:
     """Raise `HttpError` for too many fields, or too long ones; all together are bounded when they are read."""
     # Browsers have a field for each cookie.
     if sum(name != b"cookie" for name, _ in fields) > MAX_FIELDS + len(_PSEUDO):
-        text = f"a request must not have more than {MAX_FIELDS} header fields"
-        raise HttpError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text)
+        raise HttpError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, TOO_MANY_FIELDS)
     for name, value in fields:
         if len(name) + len(value) > LINE_SIZE:
             if name == b":path":
                 raise HttpError(HTTPStatus.REQUEST_URI_TOO_LONG, f"a path must not exceed {LINE_SIZE} bytes")
-            raise _too_large()
+            raise HttpError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, FIELD_TOO_LARGE)
 
 
 def _one_cookie(cookies: list[str]) -> str:
     """Return the value of one `Cookie` (RFC 9113, 8.2.3). Raises `HttpError`."""
     cookie = "; ".join(cookies)
     if len(cookie) > LINE_SIZE:
-        raise _too_large()
+        raise HttpError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, FIELD_TOO_LARGE)
     return cookie
-
-
-def _too_large() -> HttpError:
-    text = f"a header field must not be larger than {LINE_SIZE} bytes"
-    return HttpError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text)
 
 
 def _require(sound: object) -> None:
