@@ -457,7 +457,7 @@ class Part:
         return self.size - min(max(confirmed - self.start, 0), self.size)
 
 
-async def ignore(size: int, pieces: int) -> None:
+async def _ignore(size: int, pieces: int) -> None:
     """Charge nothing."""
 
 
@@ -575,7 +575,7 @@ class HttpConnection:
         return isinstance(self._exchange, PlainExchange) and len(self._unread) >= self._exchange.left
 
     async def receive_body(
-        self, limit: int, received: Callable[[int, int], Awaitable[None]] = ignore, timeout: float = inf
+        self, limit: int, received: Callable[[int, int], Awaitable[None]] = _ignore, timeout: float = inf
     ) -> bytes:
         """Wait for the body of the request, and return it.
 
@@ -650,7 +650,7 @@ class HttpConnection:
         """
         exchange = self._exchange
         if isinstance(exchange, PlainExchange):
-            return await exchange.receive_body(self.stream, self._unread, ignore, inf) if exchange.left else b""
+            return await exchange.receive_body(self.stream, self._unread, _ignore, inf) if exchange.left else b""
         assert isinstance(exchange, H11Exchange)
         reader = exchange.h11
         if reader.they_are_waiting_for_100_continue:
