@@ -176,8 +176,8 @@ def find_listener(port: int) -> str | None:
     for pid in process_ids(PROC) if inodes else ():
         if not inodes.isdisjoint(descriptors_of(pid, PROC)):
             process = read_stat(pid, PROC)
-            name = "" if process is None else process.name
-            return f"process {pid} ({name if name.isprintable() else '?'})"
+            name = process.name if process is not None and process.name.isprintable() else "?"
+            return f"process {pid} ({name})"
     return None
 
 
