@@ -4,7 +4,6 @@ Each message is JSON-RPC in one WebSocket text. A channel is named by a URI: the
 VS Code makes the URI of a session's chat out of that of the session by itself, so this is done in the same way here.
 """
 
-import json
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as NotBase64
@@ -22,6 +21,7 @@ from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, RawId
 from acp_gateway.protocol.text import lookup
 from acp_gateway.protocol.text.strict_parsing import parse_strictly
+from acp_gateway.protocol.text.whole_values import parse_whole
 
 Action: TypeAlias = dict[str, Any]
 """An action: what changes the state of a channel. Its `type` begins with the kind of the channel."""
@@ -164,16 +164,7 @@ def value_of(text: bytes | msgspec.Raw, most: int = VALUES, instead: Any = None)
     text = bytes(text)
     if not text:
         return None
-    if has_many(text, most):
-        return instead
-    for decode in (msgspec.json.decode, json.loads):
-        try:
-            return decode(text)
-        except RecursionError:
-            return None
-        except (msgspec.DecodeError, ValueError):
-            pass
-    return None
+    return instead if has_many(text, most) else parse_whole(text)
 
 
 # From a client

@@ -1,4 +1,4 @@
-"""Parses whole JSON texts into Python's own values, for what is not on the way of a message."""
+"""Parses whole JSON texts into Python's own values, for what has few, or is not on the way of a message."""
 
 import gc
 import json
