@@ -68,6 +68,23 @@ async def asking(bench: Bench, there: Window, **call: Any) -> tuple[str, Serving
     return uri, agent, session
 
 
+async def initialize_again(bench: Bench, former: Window, *subscriptions: str) -> tuple[Window, Any]:
+    """The window after a restart of the gateway, which does not know it any more, and the handshake's result."""
+    there = await window(bench)
+    about = {"clientId": former.client_id, "lastSeenServerSeq": former.seq}
+    assert await there.error("reconnect", **about, subscriptions=subscriptions) == -32008
+    return there, await there.begin(initialSubscriptions=subscriptions)
+
+
+async def goes_on(there: Window, uri: str, agents: ServingAgents) -> ServingAgent:
+    """Prompt a session again after a restart; return the agent that has got the prompt."""
+    assert len(agents.started) == 1
+    assert "rejectionReason" not in await there.prompt(uri, "t2", "go on")
+    await there.until(lambda: len(agents.started) == 2)
+    await agents[1].got("session/prompt")
+    return agents[1]
+
+
 async def answer(there: Window, agent: ServingAgent, request: str = "p") -> Any:
     """The result that the agent gets for its request."""
 
@@ -296,18 +313,12 @@ async def test_a_prompt_is_taken_once_also_over_a_restart_of_the_gateway(
         await wait_all_tasks_blocked()
     async with running(tmp_path, spawner) as bench:
         bench.agents = loading_agents
-        again = {"clientId": "window", "lastSeenServerSeq": first.seq, "subscriptions": [ROOT]}
-        there = await window(bench)
-        assert await there.error("reconnect", **again) == -32008
-        await there.begin()
+        there, _ = await initialize_again(bench, first, ROOT)
         await there.open(uri)
         (turn,) = await there.turns(uri, "complete")
         assert (turn["id"], text_in(turn)) == ("t1", "done")
         assert "taken already" in (await there.prompt(uri))["rejectionReason"]
-        assert len(loading_agents) == 1
-        assert "rejectionReason" not in await there.prompt(uri, "t2", "go on")
-        await there.until(lambda: len(loading_agents.started) == 2)
-        await loading_agents[1].got("session/prompt")
+        await goes_on(there, uri, loading_agents)
         await there.turns(uri, "complete", "active")
 
 
@@ -321,22 +332,17 @@ async def test_a_turn_that_a_restart_of_the_gateway_ends_is_told_once_and_its_se
         await says(agent, session, "half")
         await first.until(lambda: text_in(first.chat(uri).snapshot()["activeTurn"]) == "half")
     async with running(tmp_path, spawner) as bench:
-        bench.agents, wanted = loading_agents, [ROOT, uri, chat_uri(uri)]
-        there = await window(bench)
-        again = {"clientId": "window", "lastSeenServerSeq": first.seq, "subscriptions": wanted}
-        assert await there.error("reconnect", **again) == -32008
-        found = await there.begin(initialSubscriptions=wanted)
+        bench.agents = loading_agents
+        there, found = await initialize_again(bench, first, ROOT, uri, chat_uri(uri))
         (chat,) = [it["state"] for it in found["snapshots"] if it["resource"] == chat_uri(uri)]
         assert "activeTurn" not in chat
         (turn,) = chat["turns"]
         assert (turn["id"], turn["state"], text_in(turn)) == ("t1", "error", "half")
         assert "taken already" in (await there.prompt(uri))["rejectionReason"]
         await there.open(uri)
-        assert "rejectionReason" not in await there.prompt(uri, "t2", "go on")
-        await there.until(lambda: len(loading_agents.started) == 2)
-        await loading_agents[1].got("session/prompt")
-        await says(loading_agents[1], session, "whole")
-        await ends_turn(loading_agents[1])
+        agent = await goes_on(there, uri, loading_agents)
+        await says(agent, session, "whole")
+        await ends_turn(agent)
         turns = await there.turns(uri, "error", "complete")
         assert [text_in(turn) for turn in turns] == ["half", "whole"]
         prompts = [it["params"]["messageId"] for agent in loading_agents.started for it in agent.prompts]
