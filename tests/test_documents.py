@@ -60,11 +60,11 @@ def test_links_are_found_with_their_anchors(tmp_path: Path) -> None:
 
 
 @each_document
-def test_modules_and_tests_that_a_document_names_exist(document: Path) -> None:
+def test_modules_packages_and_tests_that_a_document_names_exist(document: Path) -> None:
     packages = "|".join(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
     text = document.read_text(encoding="utf-8")
-    modules = set(re.findall(rf"(?<![\w/])(?:acp_gateway/)?((?:{packages})/[\w/]+\.py)\b", text))
-    assert {module for module in modules if not (PACKAGE / module).is_file()} == set()
+    modules = set(re.findall(rf"(?<![\w/])(?:acp_gateway/)?((?:{packages})/[\w/]+(?:\.py\b|/(?=`)))", text))
+    assert {module for module in modules if not (PACKAGE / module).exists()} == set()
     beside = set(re.findall(r"(?<![\w/])acp_conformance/[\w/]+(?:\.py)?", text))
     assert {name for name in beside if not (ROOT / name).exists()} == set()
     if document.name == "architecture.md":
