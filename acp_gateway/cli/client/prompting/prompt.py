@@ -40,7 +40,7 @@ Examples:
   acp-gateway prompt box "Fix it" --wait --json | jq -r 'select(.type == "result").answer'
 
 \b
-Exit codes besides those of `connect`, with --wait:
+Exit codes besides those of `connect`:
   4    the gateway has refused the prompt
   8    the turn has failed
   10   the agent refuses the prompt
