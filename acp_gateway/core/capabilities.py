@@ -129,14 +129,13 @@ def wants_news(text: bytes) -> bool:
     return asked not in (None, b"null", b"false")
 
 
-def wants_queue(text: bytes) -> bool:
-    """Return True if a client's `initialize` asks for news of the prompts that wait."""
-    return lookup.raw_at(text, "params", "clientCapabilities", "_meta", META, "queue") == b"true"
+def asks_for(text: bytes, name: str) -> bool:
+    """Return True if a client's `initialize` asks for one thing of the gateway, by its name.
 
-
-def wants_rules(text: bytes) -> bool:
-    """Return True if a client's `initialize` asks for the rules that may be written with answers to permissions."""
-    return lookup.raw_at(text, "params", "clientCapabilities", "_meta", META, "rules") == b"true"
+    That is `queue` for news of the prompts that wait, `rules` for those that may be written with answers to
+    permissions, `ends` for the ends of turns in histories, as news, or `cursors` in what the client gets.
+    """
+    return lookup.raw_at(text, "params", "clientCapabilities", "_meta", META, name) == b"true"
 
 
 def decides(text: bytes) -> bool:
@@ -151,16 +150,6 @@ def offered_requests(text: bytes) -> frozenset[str]:
     if lookup.raw_at(text, "params", "clientCapabilities", "terminal") == b"true":
         offered.add(CREATE_TERMINAL)
     return frozenset(offered)
-
-
-def wants_ends(text: bytes) -> bool:
-    """Return True if a client's `initialize` asks for the ends of turns in histories, as news."""
-    return lookup.raw_at(text, "params", "clientCapabilities", "_meta", META, "ends") == b"true"
-
-
-def wants_cursors(text: bytes) -> bool:
-    """Return True if a client's `initialize` asks for cursors in what it gets."""
-    return lookup.raw_at(text, "params", "clientCapabilities", "_meta", META, "cursors") == b"true"
 
 
 def requested_version(text: bytes) -> int | None:
@@ -208,24 +197,23 @@ def advertise(response: bytes) -> bytes:
     return spans.splice(response, [(*at, jsonrpc.compose(result))])
 
 
-def advertise_cursors(response: bytes) -> bytes:
-    """Add to the result of `initialize` what the gateway has for a client that asks for cursors."""
+def advertise_own(response: bytes, *, cursors: bool = False, queue: bool = False) -> bytes:
+    """Add to the result of `initialize` what the gateway has for one client.
+
+    With `cursors`, that is cursors and the status of sessions; with `queue`, that prompts may wait for a time.
+    """
     at = spans.find(response, "result", "agentCapabilities")
-    if at is None or response[at[0]] != ord("{"):
+    if at is None or response[at[0]] != ord("{") or not (cursors or queue):
         return response
     offered = response[slice(*at)]
-    sessions = with_member(object_at(offered, "sessionCapabilities"), "status", b"{}")
-    own = with_member(object_at(offered, "_meta", META), "cursors", b"true")
-    return spans.splice(response, [(*at, with_own_meta(with_member(offered, "sessionCapabilities", sessions), own))])
-
-
-def tell_queue(response: bytes) -> bytes:
-    """Tell in the result of `initialize` that prompts may wait for a time."""
-    at = spans.find(response, "result", "agentCapabilities")
-    if at is None or response[at[0]] != ord("{"):
-        return response
-    own = with_member(object_at(response[slice(*at)], "_meta", META), "queue", b"true")
-    return spans.splice(response, [(*at, with_own_meta(response[slice(*at)], own))])
+    own = object_at(offered, "_meta", META)
+    if cursors:
+        sessions = with_member(object_at(offered, "sessionCapabilities"), "status", b"{}")
+        offered = with_member(offered, "sessionCapabilities", sessions)
+        own = with_member(own, "cursors", b"true")
+    if queue:
+        own = with_member(own, "queue", b"true")
+    return spans.splice(response, [(*at, with_own_meta(offered, own))])
 
 
 def auth_methods(response: bytes) -> list[dict[str, Any]]:

@@ -51,11 +51,11 @@ class Initialization:
         else:
             client.move_to(ClientPhase.WAITING)
             client.wants_news = capabilities.wants_news(request.message.text)
-            client.wants_queue = capabilities.wants_queue(request.message.text)
-            client.wants_ends = capabilities.wants_ends(request.message.text)
-            client.wants_rules = capabilities.wants_rules(request.message.text)
+            client.wants_queue = capabilities.asks_for(request.message.text, "queue")
+            client.wants_ends = capabilities.asks_for(request.message.text, "ends")
+            client.wants_rules = capabilities.asks_for(request.message.text, "rules")
             client.decides = client.controls and capabilities.decides(request.message.text)
-            if capabilities.wants_cursors(request.message.text):
+            if capabilities.asks_for(request.message.text, "cursors"):
                 client.cursors, client.counts = Cursors(), True
             client.offers = capabilities.offered_requests(request.message.text)
             client.mint_above(last_id(request.message))
@@ -181,11 +181,10 @@ class Initialization:
         client.move_to(ClientPhase.READY)
         if client.translator is not None:
             client.translator.is_same = self._agent.out.carries
-        response = self._response
-        if client.cursors is not None:
-            response = jsonrpc.parse(capabilities.advertise_cursors(response.text))
-        if client.wants_news:
-            response = jsonrpc.parse(capabilities.tell_queue(response.text))
+        response, cursors = self._response, client.cursors is not None
+        if cursors or client.wants_news:
+            own = capabilities.advertise_own(response.text, cursors=cursors, queue=client.wants_news)
+            response = jsonrpc.parse(own)
         self._agent.respond(request, response)
         self._routing.route_again()
 

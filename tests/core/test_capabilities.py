@@ -1,7 +1,6 @@
 """`initialize`: what an agent is offered, what is read in its answer, and what of that a client gets."""
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,16 +9,15 @@ from acp_gateway.core.capabilities import (
     Abilities,
     abilities,
     advertise,
-    advertise_cursors,
+    advertise_own,
+    asks_for,
     auth_methods,
     explain_login,
     mask_capabilities,
     own_initialize,
     requested_version,
     strip_terminal_logins,
-    wants_cursors,
     wants_news,
-    wants_queue,
 )
 from acp_gateway.protocol.jsonrpc import Kind
 from acp_gateway.protocol.methods import Capability
@@ -317,24 +315,22 @@ def test_any_other_error_is_not_explained(error: bytes) -> None:
     assert explain_login(text, [], lambda _: HINT) == text
 
 
-@pytest.mark.parametrize(("name", "wants"), [("queue", wants_queue), ("cursors", wants_cursors)])
+@pytest.mark.parametrize("name", ["queue", "cursors"])
 @pytest.mark.parametrize(("value", "wanted"), [(True, True), (1, False), (None, False)])
-def test_what_a_client_asks_for_by_its_name_it_gets(
-    name: str, wants: Callable[[bytes], bool], value: Any, wanted: bool
-) -> None:
+def test_what_a_client_asks_for_by_its_name_it_gets(name: str, value: Any, wanted: bool) -> None:
     for asked, gets in (({name: value}, wanted), ({}, False), (True, False)):
-        assert wants(initialize_with(json.dumps({"_meta": {"acp-gateway": asked}}).encode())) is gets
+        assert asks_for(initialize_with(json.dumps({"_meta": {"acp-gateway": asked}}).encode()), name) is gets
 
 
 def test_a_client_with_cursors_is_told_of_these_and_of_the_status() -> None:
     text = initialized(
         b'{"agentCapabilities":{"x":1.50,"sessionCapabilities":{"list":{}},"_meta":{"y":1,"acp-gateway":{"z":2}}}}'
     )
-    told = json.loads(advertise_cursors(text))["result"]["agentCapabilities"]
+    told = json.loads(advertise_own(text, cursors=True))["result"]["agentCapabilities"]
     assert told == {
         "x": 1.5,
         "sessionCapabilities": {"list": {}, "status": {}},
         "_meta": {"y": 1, "acp-gateway": {"z": 2, "cursors": True}},
     }
     for other in (b"{}", b"null", b'{"agentCapabilities":5}'):
-        assert advertise_cursors(initialized(other)) == initialized(other)
+        assert advertise_own(initialized(other), cursors=True) == initialized(other)
