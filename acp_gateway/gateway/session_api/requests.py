@@ -8,8 +8,9 @@ The wire is described in `docs/web-protocol.md`.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from acp_gateway.protocol import jsonrpc, methods
@@ -109,25 +110,11 @@ def _read_request_key(raw: bytes) -> str:
     return request_key(read_id(raw))
 
 
-def _read_format(raw: bytes) -> str:
-    form = read_text(raw)
-    if form not in FORMATS:
-        raise Unfit(f"must be one of {', '.join(FORMATS)}")
-    return form
-
-
-def _read_action(raw: bytes) -> str:
-    action = read_text(raw)
-    if action not in QUEUE_ACTIONS:
-        raise Unfit(f"must be one of {', '.join(QUEUE_ACTIONS)}")
-    return action
-
-
-def _read_by(raw: bytes) -> str:
-    by = read_text(raw)
-    if by not in SUMS_BY:
-        raise Unfit(f"must be one of {', '.join(SUMS_BY)}")
-    return by
+def _read_word(words: Collection[str], raw: bytes) -> str:
+    word = read_text(raw)
+    if word not in words:
+        raise Unfit(f"must be one of {', '.join(words)}")
+    return word
 
 
 def _read_day(raw: bytes) -> str:
@@ -162,7 +149,11 @@ METHODS: Final[Mapping[str, Method]] = {
     GATEWAY_INFO: Method(),
     MACHINE: Method(),
     USAGE: Method(
-        {"by": Member(_read_by, False), "since": Member(_read_day, False), "nodes": Member(read_flag, False)}
+        {
+            "by": Member(partial(_read_word, SUMS_BY), False),
+            "since": Member(_read_day, False),
+            "nodes": Member(read_flag, False),
+        }
     ),
     AGENTS: Method(),
     DISK: Method({"agentType": Member(read_text), "cursor": Member(read_text, False)}, acts=True, repeatable=True),
@@ -211,7 +202,7 @@ METHODS: Final[Mapping[str, Method]] = {
         {
             "sessionId": _SESSION,
             "promptId": Member(read_text),
-            "action": Member(_read_action),
+            "action": Member(partial(_read_word, QUEUE_ACTIONS)),
             "text": Member(read_text, False),
             "before": Member(read_text, False),
         },
@@ -227,7 +218,9 @@ METHODS: Final[Mapping[str, Method]] = {
     SET_CONFIG_OPTION: Method(
         {"sessionId": _SESSION, "configId": Member(read_text), "value": Member(bytes)}, acts=True
     ),
-    EXPORT: Method({"sessionId": _SESSION, "format": Member(_read_format), "redact": Member(read_flag, False)}),
+    EXPORT: Method(
+        {"sessionId": _SESSION, "format": Member(partial(_read_word, FORMATS)), "redact": Member(read_flag, False)}
+    ),
     SEARCH: Method(
         {
             "words": Member(read_text),
