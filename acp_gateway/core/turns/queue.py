@@ -18,6 +18,8 @@ Action: TypeAlias = Literal["remove", "edit", "move", "send_now", "steer"]
 
 NOT_WAITING: Final = "this prompt does not wait any more: the agent has it already, or it was removed"
 
+NOT_OWN: Final = "guests change only their own prompts"
+
 
 @dataclass(frozen=True, slots=True)
 class QueueChange:
@@ -91,7 +93,7 @@ class PromptQueue:
         if request is None:
             return NOT_WAITING
         if not _may_change(client.reach, request):
-            return "guests change only their own prompts"
+            return NOT_OWN
         why = self._carry_out(client, session, request, change)
         if why is None:
             about = {"session": session.id, "agent": self._agent.name, "action": change.action}
@@ -110,7 +112,7 @@ class PromptQueue:
             if change.before is not None and (before is None or before is request):
                 return "the prompt before which to move this one does not wait any more"
             if before is not None and not _may_change(client.reach, before):
-                return "guests change only their own prompts"
+                return NOT_OWN
             movable = [it for it in session.queue if _may_change(client.reach, it)]
             waiting.reorder(moved(session.queue, movable, request, before), Until.TURN_FREE, session)
         elif change.action == "steer":

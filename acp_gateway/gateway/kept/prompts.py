@@ -18,7 +18,7 @@ from acp_gateway.core.requests import KeptPrompt
 from acp_gateway.core.sessions.own_meta import may_have_own_meta
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Request, Session
-from acp_gateway.core.turns.queue import NOT_WAITING
+from acp_gateway.core.turns.queue import NOT_OWN, NOT_WAITING
 from acp_gateway.core.turns.queued_prompts import kept, left
 from acp_gateway.core.turns.steering import TakesPrompt
 from acp_gateway.core.turns.turns import Turns
@@ -80,7 +80,7 @@ class KeptPrompts:
         request.queued = replace(self._turns.describe(request), state="timed", due=due)
         agent.registry.keep_prompt(session, kept(request))
         told = {"promptId": request.queued.key, "due": f"{datetime.fromtimestamp(due // 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"}
-        answer = jsonrpc.encode({"stopReason": "cancelled", "_meta": {"acp-gateway": {"waits": told}}})
+        answer = jsonrpc.encode({"stopReason": "cancelled", "_meta": {META: {"waits": told}}})
         self._turns.when_stored(request.queued.key, partial(self._accept, request, answer))
 
     def _accept(self, request: Request, answer: bytes) -> None:
@@ -94,7 +94,7 @@ class KeptPrompts:
         if prompt is None:
             self._agent.refuse(request, jsonrpc.INVALID_REQUEST, NOT_WAITING, {"reason": "not_waiting"})
         elif request.client.reach.guest:
-            self._agent.refuse(request, jsonrpc.INVALID_REQUEST, "guests change only their own prompts")
+            self._agent.refuse(request, jsonrpc.INVALID_REQUEST, NOT_OWN)
             return None
         return prompt
 
