@@ -7,7 +7,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias
 
 from acp_gateway.errors import Busy
 from acp_gateway.gateway.storage.corruption import Corruption, as_number, as_text
@@ -48,8 +48,6 @@ _BUSY: Final = 5.0
 
 By: TypeAlias = Literal["day", "session", "agent", "identity"]
 """Words for what amounts are added up by."""
-
-BY: Final[tuple[By, ...]] = get_args(By)
 
 _COLUMNS: Final[Mapping[By, str]] = {"day": "day", "session": "session", "agent": "agent", "identity": "owner"}
 
