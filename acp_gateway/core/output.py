@@ -171,7 +171,7 @@ class Outgoing:
         """Send the session's position to clients that count: counting alone would not lead them there."""
         for client in clients:
             if client.counts:
-                self.mark(client, _mark(session, place_of(session)))
+                self.mark(client, mark_at(session, place_of(session)))
 
     def clients(self, clients: Iterable[Client], entry: Entry) -> None:
         """Send the same message to several clients."""
@@ -305,7 +305,7 @@ class Outgoing:
             return texts
         here = session.journal.position
         begin = step(place_of(session), here, 0) if end is None else step(place_of(session), end, 1)
-        return [_mark(session, begin), *texts, _mark(session, place_of(session, end))]
+        return [mark_at(session, begin), *texts, mark_at(session, place_of(session, end))]
 
     def _send(self, client: Client, sent: Sequence[Sent], session: Session | None = None) -> Sequence[Sent]:
         """Send messages to a client, with its cursors if it has some; `session` is that of updates. Returns what is
@@ -355,7 +355,8 @@ def _counting(client: Client, session: Session) -> Session | None:
     return session if client.counts else None
 
 
-def _mark(session: Session, place: Place) -> Mark:
+def mark_at(session: Session, place: Place) -> Mark:
+    """Return the mark that tells a client its place in a session."""
     return Mark(acknowledgement(0, {session.id: place}))
 
 
@@ -368,11 +369,11 @@ def _shown_with_marks(session: Session, entries: Sequence[Entry], position: int)
             is_behind = True
             continue
         if is_behind:
-            found.append(_mark(session, place_of(session, at)))
+            found.append(mark_at(session, place_of(session, at)))
             is_behind = False
         found.append(text_of(entry))
     if is_behind:
-        found.append(_mark(session, place_of(session, position + len(entries))))
+        found.append(mark_at(session, place_of(session, position + len(entries))))
     return found
 
 
@@ -383,11 +384,11 @@ def _with_marks(session: Session, made: Translated) -> list[Sent]:
     for start, end, position in made.steps:
         found += made.to_client[done:start]
         if end > start:
-            found.append(_mark(session, step(place_of(session, position), position + 1, end - start)))
+            found.append(mark_at(session, step(place_of(session, position), position + 1, end - start)))
             found += made.to_client[start:end]
         elif found and isinstance(found[-1], Mark):
             # It is followed by nothing.
             del found[-1]
-        found.append(_mark(session, place_of(session, position + 1)))
+        found.append(mark_at(session, place_of(session, position + 1)))
         done = end
     return [*found, *made.to_client[done:]]

@@ -20,9 +20,10 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from acp_gateway.core.agent_state import AgentState
+from acp_gateway.core.output import mark_at
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.sessions.own_meta import MAX_ID, Rejoin, with_own_meta
-from acp_gateway.core.sessions.places import Place, begun_message, place_of, seen, seen_up_to, step
+from acp_gateway.core.sessions.places import begun_message, place_of, seen, seen_up_to, step
 from acp_gateway.core.sessions.session import Client, Request, Session
 from acp_gateway.core.sessions.stored import status_of
 from acp_gateway.core.turns import updates
@@ -31,7 +32,7 @@ from acp_gateway.core.turns.ends import TurnEnd, past_end
 from acp_gateway.core.turns.lost_prompts import reclaim_requests
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, PART_MISSING, gap
-from acp_gateway.protocol.link_messages import Mark, acknowledgement
+from acp_gateway.protocol.link_messages import Mark
 from acp_gateway.protocol.text import lookup
 from acp_gateway.protocol.text.pairs import Entry, text_of
 
@@ -131,7 +132,7 @@ class Joining:
             return whole
         start = session.journal.start
         before = len(whole) - (session.journal.position - start)
-        return [*whole[:before], self._mark(place_of(session, start)), *self._since(start)]
+        return [*whole[:before], mark_at(session, place_of(session, start)), *self._since(start)]
 
     def _missed_messages(self) -> list[_Marked] | None:
         """Return the messages that the client has not seen, with marks of their positions; None if its position proves
@@ -146,21 +147,19 @@ class Joining:
         begin = seen_up_to(session, rejoin.epoch, rejoin.position)
         if begin is None:
             return None
-
-        mark = self._mark
-        marked: list[_Marked] = [mark((rejoin.epoch, rejoin.position))]
+        marked: list[_Marked] = [mark_at(session, (rejoin.epoch, rejoin.position))]
         start = session.journal.start
         if begin < start:
             # The gap and the states are in no place.
-            marked.append(mark(step(place_of(session, begin), begin, 0)))
+            marked.append(mark_at(session, step(place_of(session, begin), begin, 0)))
         elif place_of(session, begin) != (rejoin.epoch, rejoin.position):
             # Count in the present epoch from here on: in the former one, a position past its end has no meaning.
-            marked.append(mark(place_of(session, begin)))
+            marked.append(mark_at(session, place_of(session, begin)))
         if begin < start:
             begin = start
             marked.append(gap(session.id, PART_MISSING))
             marked += journal.states(begin)
-            marked.append(mark(place_of(session, begin)))
+            marked.append(mark_at(session, place_of(session, begin)))
         return [*marked, *self._since(begin)]
 
     def _since(self, begin: int) -> list[_Marked]:
@@ -173,13 +172,10 @@ class Joining:
             marked.append(update)
             if named != session.id:
                 # A sub-agent's update counts in this session, and under another name at the client.
-                marked.append(self._mark(place_of(session, position)))
+                marked.append(mark_at(session, place_of(session, position)))
         # What comes before its next mark is in no place.
-        marked.append(self._mark(step(place_of(session), session.journal.position, 0)))
+        marked.append(mark_at(session, step(place_of(session), session.journal.position, 0)))
         return marked
-
-    def _mark(self, place: Place) -> Mark:
-        return Mark(acknowledgement(0, {self._session.id: place}))
 
     def _replay(self, history: Sequence[_Marked]) -> None:
         """Send the end of the history, with the client's terminal ids and translated if its version is another.
