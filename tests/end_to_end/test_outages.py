@@ -76,15 +76,15 @@ class Gate:
     """Path of the file for which an agent waits in the middle of its turn."""
 
     def __init__(self) -> None:
-        self._path = tempfile.mkdtemp(dir=WORK) + "/gate"
-        os.mkfifo(self._path)
+        self.path = tempfile.mkdtemp(dir=WORK) + "/gate"
+        os.mkfifo(self.path)
         # For reading too: else opening it would wait for the agent. It stays open until the test's process ends.
-        self._descriptor = os.open(self._path, os.O_RDWR)
+        self._descriptor = os.open(self.path, os.O_RDWR)
 
     @property
     def command(self) -> str:
         """Return the prompt for the agent."""
-        return f"gate {self._path}"
+        return f"gate {self.path}"
 
     def open(self) -> None:
         """Let it go on."""

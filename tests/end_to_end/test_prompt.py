@@ -18,7 +18,7 @@ GATE = Gate()
 PLAYS = {
     "work": [said("I look."), tool("t1", title="Read tests", status="completed"), said("All "), said("is well.")],
     "ask": [ask("t2", "Edit shop.py"), said(" It is done.")],
-    "wait": [said("I begin."), {"gate": GATE.command.split()[1]}, said(" I go on.")],
+    "wait": [said("I begin."), {"gate": GATE.path}, said(" I go on.")],
     "fail": [{"exit": 3}],
 }
 

@@ -288,15 +288,16 @@ def with_long_headers(path: Path, files: int, size: int) -> Path:
 
 
 def test_headers_of_earlier_files_are_not_kept_in_memory(tmp_path: Path) -> None:
-    archive = with_long_headers(tmp_path / "a", 20, 400_000)
+    archive = with_long_headers(tmp_path / "a", 100, 400_000)
+    # It counts what threads of earlier tests allocate as well, which may be some megabytes.
     tracemalloc.start()
     try:
         unpack(archive, "tar", tmp_path / "out", PLENTY)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < 5_000_000
-    assert len(list((tmp_path / "out").iterdir())) == 20
+    assert peak < 20_000_000
+    assert len(list((tmp_path / "out").iterdir())) == 100
 
 
 def test_the_bytes_of_all_headers_together_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
