@@ -29,13 +29,12 @@ from acp_gateway.gateway.events.audit import AuditThrottle, entry_of_rule
 from acp_gateway.gateway.events.hooks import STRING_LENGTH, Hooks
 from acp_gateway.gateway.hub.hub import Hub
 from acp_gateway.gateway.hub.memory_limit import Input, MemoryLimiter
-from acp_gateway.gateway.kept.usage_limits import limit_end
+from acp_gateway.gateway.kept.usage_limits import LAST_UPDATES, last_words, limit_end
 from acp_gateway.gateway.made.worktrees import Worktrees
 from acp_gateway.gateway.metrics import Metrics
 from acp_gateway.gateway.page_address import find_page, make_link
 from acp_gateway.gateway.storage.archive import StoredArchive
 from acp_gateway.gateway.workspaces import Workspace, directory_check, workspaces_of
-from acp_gateway.protocol.text import lookup
 from acp_gateway.rules.rule import Rule
 from acp_gateway.security.rules_file import RulesFile, has_ended
 from acp_gateway.transports.maintained import Charge
@@ -56,10 +55,6 @@ CHECK_TIMEOUT: Final = 10.0
 
 CHECK_THREADS: Final = 8
 """Maximum number of concurrent directory checks."""
-
-LAST_WORDS_SIZE: Final = 4096
-"""Maximum characters of the last updates of a turn in which the end of a usage limit is looked for: an agent names it
-in a short message, with a few updates after it."""
 
 InThread = Callable[[Callable[[], DirectoryCheckResult]], Awaitable[DirectoryCheckResult]]
 """Runs a function in a thread."""
@@ -201,12 +196,12 @@ class GatewayServices:
         """Note the end of a usage limit that the agent names in its error or its last words: it holds for all sessions
         of the process."""
         last, hub = session.last_turn, self._hubs.get(session.agent_handle) if session.agent_handle else None
-        at = session.journal.position
-        updates = session.journal.messages(at - 4, at)
-        said = "".join(lookup.text_at(it, "params", "update", "content", "text") or "" for it in updates)
         if last is not None and last.outcome.error is not None:
             said = last.outcome.error.message
-        end = limit_end(said, round(time.time() * 1000), zone_of) if len(said) <= LAST_WORDS_SIZE else None
+        else:
+            at = session.journal.position
+            said = last_words(session.journal.messages(at - LAST_UPDATES, at))
+        end = limit_end(said, round(time.time() * 1000), zone_of)
         for other in () if end is None or hub is None else hub.multiplexer.sessions:
             other.limited_until = end
             other.note_change()

@@ -5,17 +5,24 @@ without a date.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final, TypeAlias
 
 from acp_gateway.gateway.kept.due_times import LATEST
+from acp_gateway.protocol.text import lookup
 
 Zones: TypeAlias = Callable[[str], tzinfo | None]
 """Returns the zone of a name, or that of the agent's clock for an empty one; None if it is unknown."""
 
 MARGIN: Final = timedelta(minutes=1)
 """Time after the end of a limit until it is believed: clocks differ."""
+
+LAST_UPDATES: Final = 4
+"""Number of the last updates of a turn in which the end of a limit is looked for: some follow the message with it."""
+
+LONGEST: Final = 4096
+"""Maximum characters of a text in which the end of a limit is looked for. Agents name it in a short message."""
 
 _ABOUT: Final = re.compile(r"limit|quota|capacity", re.IGNORECASE)
 
@@ -49,12 +56,20 @@ WORDINGS: Final = tuple(
 _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 
 
+def last_words(updates: Iterable[bytes]) -> str:
+    """Return the texts of messages in a turn's last updates, without those of updates that are longer than such a text
+    can be."""
+    # A character takes at most 12 bytes of JSON, and some are around the text.
+    short = (update for update in updates if len(update) <= 16 * LONGEST)
+    return "".join(lookup.text_at(update, "params", "update", "content", "text") or "" for update in short)
+
+
 def limit_end(text: str, now: int, zones: Zones) -> int | None:
-    """Return the time from which a prompt may be sent again, as a text tells it; None if it tells none.
+    """Return the time from which a prompt may be sent again, as a text tells it; None if it tells none, or is long.
 
     `now` and the result are in milliseconds since 1970.
     """
-    told = " ".join(text.split())
+    told = " ".join(text.split()) if len(text) <= LONGEST else ""
     if _ABOUT.search(told) is None:
         return None
     present = datetime.fromtimestamp(now / 1000, UTC)

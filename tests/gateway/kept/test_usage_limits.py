@@ -1,5 +1,6 @@
 """Wordings of agents that name the end of a limit, as people have reported them, and texts that name none."""
 
+import json
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any
 
@@ -7,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acp_gateway.gateway.kept.usage_limits import limit_end
+from acp_gateway.gateway.kept.usage_limits import LONGEST, last_words, limit_end
+from acp_gateway.protocol.text import lookup
 
 ZONES: dict[str, tzinfo] = {
     name: timezone(timedelta(hours=hours))
@@ -159,3 +161,29 @@ WORDS = (
 def test_nothing_that_an_agent_says_is_an_error(parts: Any) -> None:
     found = limit_end("limit " + "".join(parts), 1_800_000_000_000, lambda _: None)
     assert found is None or found > 1_800_000_000_000
+
+
+def chunk(text: str) -> bytes:
+    return json.dumps({"params": {"update": {"content": {"type": "text", "text": text}}}}).encode()
+
+
+LIMIT = "Please try again in 51 hours: the limit is reached."
+
+
+def test_a_large_update_hides_no_limit_that_is_named_after_it() -> None:
+    now = "2026-09-08T12:00"
+    assert end(last_words([chunk("x" * 100_000), chunk(LIMIT)]), now) == "2026-09-10T15:01:00"
+
+
+def test_no_large_update_is_read_as_messages_of_megabytes_may_end_each_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    monkeypatch.setattr(lookup, "text_at", lambda update, *_: read.append(len(update)))
+    updates = [chunk("\U0001f600" * LONGEST), chunk("x" * 5_000_000), chunk("x")]
+    assert last_words(updates) == ""
+    assert read == [len(updates[0]), len(updates[2])]
+
+
+def test_a_long_text_names_no_limit() -> None:
+    now = "2026-09-08T12:00"
+    assert end(LIMIT + " " * (LONGEST - len(LIMIT)), now) == "2026-09-10T15:01:00"
+    assert end(LIMIT + "x" * LONGEST, now) is None
