@@ -1,7 +1,9 @@
 """The same calls at VS Code's own host of agents and at the gateway: what both refuse, and the members of answers."""
 
 import json
+import os
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -31,11 +33,15 @@ def own_host(folder: Path) -> Iterator[str]:
         pytest.skip("VS Code's server is not installed: make interop does that, on Linux with x86-64")
     port, log = free_port(), folder / "log"
     command = [str(node), str(LAUNCHER), str(server), str(folder), str(port), TOKEN]
-    with log.open("w") as output, subprocess.Popen(command, stdin=-1, stdout=output, stderr=output) as host:
+    # It makes its folders in the home.
+    env = {**os.environ, "HOME": str(folder)}
+    with log.open("w") as output, subprocess.Popen(command, env=env, stdin=-1, stdout=output, stderr=output) as host:
         assert host.stdin is not None
         try:
+            end = time.monotonic() + TIMEOUT
             while f"listening on 127.0.0.1:{port}" not in log.read_text():
                 assert host.poll() is None, log.read_text()
+                assert time.monotonic() < end, f"it does not listen: {log.read_text()}"
             yield f"ws://127.0.0.1:{port}/?tkn={TOKEN}"
         finally:
             host.stdin.close()

@@ -4,8 +4,17 @@ from collections.abc import Iterator
 
 import pytest
 
+from acp_gateway.nodes import asking, looks
 from tests.kit.listeners import *  # noqa: F403
 from tests.kit.redis_server import RedisServer
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes may take long to answer, as they do on a busy machine."""
+    monkeypatch.setattr(asking, "LIST_TIMEOUT", 10.0)
+    monkeypatch.setattr(asking, "SEARCH_TIMEOUT", 10.0)
+    monkeypatch.setattr(looks, "PATIENCE", looks.LOOK_TIMEOUT - 1)
 
 
 @pytest.fixture(scope="session")
