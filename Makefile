@@ -243,10 +243,10 @@ docs: $(VENV)/has-docs $(VENV)/mermaid.min.js
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # What decides, without I/O.
-PURE := acp_gateway/core/*,acp_gateway/core/*/*,acp_gateway/protocol/*,acp_gateway/protocol/*/*,acp_gateway/versions/*,acp_gateway/client/editor_state.py,acp_gateway/client/recovery.py
+PURE := acp_gateway/core/*,acp_gateway/core/*/*,acp_gateway/protocol/*,acp_gateway/protocol/*/*,acp_gateway/versions/*,acp_gateway/client/editor_state.py,acp_gateway/client/recovery.py,acp_gateway/gateway/kept/*
 
 coverage: $(VENV)/has-dev
-	$(BIN)/coverage run --branch --include "$(PURE)" -m pytest -q tests/core tests/protocol tests/versions tests/client/test_editor_state.py tests/client/test_recovery.py
+	$(BIN)/coverage run --branch --include "$(PURE)" -m pytest -q tests/core tests/protocol tests/versions tests/gateway/kept tests/client/test_editor_state.py tests/client/test_recovery.py
 	$(BIN)/coverage report --show-missing --fail-under 100
 
 bench: $(VENV)/has-bench

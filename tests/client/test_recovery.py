@@ -1230,3 +1230,17 @@ def test_a_request_that_is_closed_does_not_wait_any_more(talk: Dialogue) -> None
     talk.editor_says(request(7, "x"))
     assert [talk.conversation.close(b"7"), talk.conversation.close(b"7")] == [True, False]
     assert talk.conversation.waiting() == []
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_a_session_without_the_worktree_that_was_asked_for_is_refused(talk: Dialogue, *, is_told: bool) -> None:
+    talk.editor_says(request(5, "session/new", **CWD, _meta={"acp-gateway": {"worktree": "fix"}}))
+    meta = {"_meta": {"acp-gateway": {"worktree": "fix"}}} if is_told else {}
+    (heard,) = talk.gateway_says(result(5, sessionId="w", **meta))
+    assert ("error" in json.loads(heard)) is not is_told
+
+
+def test_messages_to_the_editor_are_of_its_version(new: Dialogue) -> None:
+    assert (new.conversation.speaks(1), new.conversation.speaks(2)) == (True, False)
+    new.introduces_new()
+    assert (new.conversation.speaks(1), new.conversation.speaks(2)) == (False, True)

@@ -257,3 +257,10 @@ def test_a_process_with_a_turn_of_one_that_is_away_is_not_deserted() -> None:
     ann.prompt()
     ann.gone()
     assert scene.multiplexer.agent_handle.abandoned
+
+
+def test_an_agent_knows_the_folders_of_sessions_that_it_had() -> None:
+    scene, *_ = opened_scene()
+    session = scene.session()
+    scene.lose_agent()
+    assert scene.multiplexer.former_folders == {session.cwd}

@@ -7,7 +7,7 @@ import pytest
 
 from acp_gateway.protocol.text.pairs import Pair, texts_of
 from acp_gateway.versions.agent_edge import AgentEdge
-from tests.kit.versions import failure, notification, request, result, text, to_agent, to_client, update
+from tests.kit.versions import content, failure, notification, request, result, text, to_agent, to_client, update
 
 ASKED = request(7, "initialize", protocolVersion=1, clientCapabilities={})
 NEW = {"protocolVersion": 2, "info": {"name": "a", "version": "1"}}
@@ -127,3 +127,24 @@ def test_an_update_of_no_session_goes_with_nothing(kind: str) -> None:
     said = {"sessionUpdate": kind, "messageId": "m", "content": [{"type": "text", "text": "hi"}], "state": "running"}
     made = edge.from_agent(notification("session/update", update=said)).to_client
     assert [type(one) for one in made] == [bytes]
+
+
+def test_a_chunk_without_the_id_of_its_message_is_translated() -> None:
+    edge = asked()
+    edge.from_agent(result(7, NEW))
+    (sent,) = texts_of(edge.from_agent(update("agent_message_chunk", content=text("x"))).to_client)
+    assert json.loads(sent)["params"]["update"]["content"] == text("x")
+
+
+def test_a_patch_of_another_file_is_not_shown_as_a_change_of_this_one() -> None:
+    edge = asked()
+    edge.from_agent(result(7, NEW))
+    patch = "diff --git /w/a /w/a\n--- /w/a\n+++ /w/a\n@@ -1 +1 @@\n-x\n+y\n"
+    change = {"operation": "modify", "path": "/w/b"}
+    item: Any = {"type": "diff", "changes": [change], "patch": {"format": "git_patch", "text": patch}}
+    edge.from_agent(update("tool_call_update", toolCallId="t", title="T"))
+    told = update("tool_call_update", toolCallId="t", content=[content("a"), item])
+    (sent,) = texts_of(edge.from_agent(told).to_client)
+    shown = json.loads(sent)["params"]["update"]["content"]
+    assert [it.get("path") for it in shown] == [None, None, "/w/a"]
+    assert shown[1] == content("modified: /w/b", change=change)

@@ -702,3 +702,12 @@ def test_of_a_history_of_version_1_an_agent_of_version_2_keeps_the_ids_and_nothi
         )
         assert agent.from_agent(plain).to_client == [plain]
         assert [(one["messageId"], one["content"]) for one in said(agent, *others)] == [("m", link)] * 2
+
+
+def test_a_word_of_the_protocol_in_a_message_that_differs_in_both_versions_is_not_a_state() -> None:
+    agent = OldAgent()
+    agent.is_same = True
+    said, old = (
+        update("agent_message_chunk", content=text("state_update"), **more) for more in ({"messageId": "m"}, {})
+    )
+    assert agent.from_agent(Pair(old, said), 0).to_client == [said]

@@ -243,3 +243,9 @@ def test_terminals_and_tool_calls_are_the_same_through_version_1(conversation: l
         if tool["status"] == "cancelled":
             items.append(content(CANCELLED))
         assert through.tools[name]["content"] == items
+
+
+def test_a_message_with_something_else_of_the_gateway_is_a_message() -> None:
+    (sent,) = OldAgent().from_agent(update("agent_message_chunk", content=text("x"), **own(other=1))).to_client
+    told = json.loads(sent)["params"]["update"]
+    assert (told["sessionUpdate"], told["content"]) == ("agent_message_chunk", text("x"))

@@ -224,9 +224,8 @@ class Turns:
         self.when_marked(session, request.queued.key, partial(self._begin_marked, session, request))
 
     def _begin_marked(self, session: Session, request: Request) -> None:
-        if session.turns:
-            return  # The agent got another prompt before; this one is the first after it.
-        if self._agent.waiting.withdraw(request) is None:
+        if session.turns or self._agent.waiting.withdraw(request) is None:
+            # The agent got another prompt before, after which this one is the first; or it does not wait any more.
             self.go_on(session)
         else:
             self.begin(session, request, is_allowed=True)

@@ -340,3 +340,12 @@ def test_a_client_that_asks_for_them_gets_the_rules_with_the_question_also_later
         (asked,) = [message["params"] for message in messages if message.get("method") == "session/request_permission"]
         assert asked.get("_meta", {}).get("acp-gateway") == offered
         assert asked["toolCall"]["title"] == "pytest -q"
+
+
+def test_no_rule_is_written_for_a_request_of_no_certain_session() -> None:
+    scene, ann = ruled()
+    ann.new_session("t")
+    ask(scene, session="")
+    choose(ann, {"subject": "`pytest …`", "for": "session"})
+    assert scene.agent.hears()["result"]["outcome"] == {"outcome": "selected", "optionId": "once"}
+    assert told(ann) == []

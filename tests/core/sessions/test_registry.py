@@ -329,3 +329,12 @@ def test_a_guest_finds_no_session_by_an_id_that_two_agents_have(registry: Regist
     assert registry.find_by_name(GUEST, "s") is None
     registry.remove(first)
     assert registry.find_by_name(GUEST, "s") is second
+
+
+def test_a_session_of_an_earlier_process_with_kept_prompts_is_among_those_that_keep_some(registry: Registry) -> None:
+    restored = session()
+    shown = QueuedPrompt("k", None, "x", whole=True, attached=0)
+    restored.kept["k"] = KeptPrompt(shown, "me", "", b"12345")
+    registry.restore(restored)
+    registry.restore(session("t"))
+    assert registry.keeping == [restored]

@@ -23,11 +23,11 @@ REOPENS = {"agentCapabilities": {"loadSession": True}}
 class Keeping:
     """A session of ann's in a gateway that writes prompts to its disk."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, welcome: Any = REOPENS, **options: Any) -> None:
         self.shelf = Shelf()
         self.shelf.writes_prompts = True
         self.registry = Registry("me", self.shelf, "run")
-        self.scene = Scene(make_policy(**options), self.registry, **REOPENS)
+        self.scene = Scene(make_policy(**options), self.registry, **welcome)
         self.scene.pass_time(0.0, NOW)
         self.ann = self.scene.join("ann", clientCapabilities={"_meta": {"acp-gateway": {"queue": True}}})
         self.ann.new_session()
@@ -348,3 +348,58 @@ def test_a_prompt_that_a_person_allows_beyond_a_limit_is_marked_and_sent_once() 
     there.prompt("another")
     there.scene.write_prompts()
     assert there.sent() == ["queued"]
+
+
+def change(there: Keeping, text: str, action: Any) -> str | None:
+    """Change a prompt that waits for a turn."""
+    why = there.scene.multiplexer.change_queue(there.ann.client, there.session, QueueChange(there.key(text), action))
+    there.scene.deliver()
+    return why
+
+
+def test_of_two_prompts_that_are_marked_together_the_second_one_follows_the_first(there: Keeping) -> None:
+    there.prompt("later", at="in 1 h")
+    there.scene.write_prompts()
+    there.release(there.key())
+    there.prompt("next")
+    assert change(there, "next", "send_now") is None
+    there.scene.agent.takes("session/cancel")
+    there.scene.write_prompts()
+    running = there.scene.agent.takes("session/prompt")
+    first = running["params"]["prompt"][0]["text"]
+    there.scene.agent.answer(running, stopReason="end_turn")
+    there.scene.write_prompts()
+    assert {first, *there.sent()} == {"later", "next"}
+    assert there.states == []
+
+
+@pytest.mark.parametrize("until_then", ["the turn ends", "it is removed"])
+def test_a_prompt_that_is_marked_for_a_turn_begins_its_own_after_that_and_nothing_once_removed(until_then: str) -> None:
+    there = Keeping({"_meta": {"steering": {"supported": True}}})
+    running = there.runs()
+    there.prompt("queued")
+    assert change(there, "queued", "steer") is None
+    if until_then == "the turn ends":
+        there.scene.agent.answer(running, stopReason="end_turn")
+    else:
+        assert change(there, "queued", "remove") is None
+    there.scene.write_prompts()
+    there.scene.write_prompts()
+    assert there.sent() == (["queued"] if until_then == "the turn ends" else [])
+    assert there.states == []
+
+
+def test_what_is_not_kept_is_neither_removed_nor_held(there: Keeping) -> None:
+    own = there.prompt("", remove="none")
+    assert there.answers()[own]["message"] == NOT_WAITING
+    hold_kept(there.registry, there.session, "none", "no token")
+    assert (there.states, there.stored) == ([], [])
+
+
+def test_a_kept_prompt_that_the_present_agent_cannot_be_sent_is_refused_and_stays(there: Keeping) -> None:
+    shown = QueuedPrompt("k", NOW, "x", whole=True, attached=0)
+    new = b'{"id":1,"method":"session/set_config_option","params":{"type":"none"}}'
+    there.registry.keep_prompt(there.session, KeptPrompt(shown, "ann", "ann's", new, is_new=True))
+    own = there.release("k")
+    assert there.answers()[own]["code"] == -32602
+    assert list(there.session.kept) == ["k"]
