@@ -65,15 +65,15 @@ def tell_ports(ports: Sequence[Port], target: str, session: str) -> str:
     return f"{name_ports(ports)}: {way_to(target, ports[0].number, node_of(session))}"
 
 
-def find_offers(text: str, *, is_whole: bool) -> tuple[list[int], str]:
+def find_offers(text: str, *, is_whole: bool, is_end: bool = False) -> tuple[list[int], str]:
     """Return the ports that a text offers, as `localhost:6006`, in their order and each once, and the end of the text.
 
-    Unless the text is whole, more may follow: its end is to be put before that, as an offer may lie in both. An offer
-    is in the end that is returned or among the ports, and never lost.
+    Unless the text is whole, more may follow: its end is to be put before that, as an offer may lie in both. None is
+    lost. In a text that `is_end` at its beginning, none begins with the first character.
     """
     found: dict[int, None] = {}
     start = max(len(text) - OFFER_SIZE, 0)
-    for offer in _OFFER.finditer(text):
+    for offer in _OFFER.finditer(text, 1 if is_end else 0):
         if offer.end() == len(text) and not is_whole:
             # Further digits may follow.
             return list(found), text[offer.start() - 1 if offer.start() else 0 :]
@@ -87,14 +87,14 @@ class Offers:
     """The ports that the updates of one session offer, also in parts of a message and in the output of tools."""
 
     def __init__(self) -> None:
-        # End of the message so far, in which an offer may have begun.
-        self._rest = ""
+        self._rest = " "  # End of the message so far, in which an offer may have begun behind the first character.
 
     def receive(self, update: Mapping[str, Any]) -> list[int]:
         """Return the ports that are offered as far as this update."""
         kind = text_of(update.get("sessionUpdate"))
         if kind == AGENT_CHUNK:
-            found, self._rest = find_offers(self._rest + block_text(update.get("content")), is_whole=False)
+            said = self._rest + block_text(update.get("content"))
+            found, self._rest = find_offers(said, is_whole=False, is_end=True)
             return found
         if kind not in _OTHER_PARTS:
             return []
@@ -106,5 +106,5 @@ class Offers:
 
     def end(self) -> list[int]:
         """Return the port that the end of a message offers."""
-        found, self._rest = find_offers(self._rest, is_whole=True)
-        return found
+        rest, self._rest = self._rest, " "
+        return find_offers(rest, is_whole=True, is_end=True)[0]

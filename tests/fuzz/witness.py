@@ -121,6 +121,8 @@ class Witness:
         """Unanswered requests of the agent, by id."""
         self.forwarded = 0
         """Highest id of the requests to the agent."""
+        self.is_refused = False
+        """True if the agent has answered its last request with an error."""
         self._numbers = iter(range(1, 10**9))
 
     def plant(self, owner: str, session: str) -> str:
@@ -252,6 +254,8 @@ class Witness:
         envelope = reference.envelope(text)
         if isinstance(envelope, Envelope) and envelope.kind is Kind.REQUEST:
             self.asks[envelope.raw_id] += 1
+        elif isinstance(envelope, Envelope) and envelope.raw_id == b"%d" % self.forwarded:
+            self.is_refused = envelope.error
 
     def agent_hears(self, text: bytes) -> Envelope:
         """Check a message that the agent has received."""
@@ -263,8 +267,11 @@ class Witness:
             assert self.asks[envelope.raw_id], f"the agent gets an answer to nothing: {text!r}"
             self.asks[envelope.raw_id] -= 1
         elif envelope.kind is Kind.REQUEST:
-            assert int(envelope.raw_id) == self.forwarded + 1, "an id is used again"
-            self.forwarded += 1
+            # What refuses one version is asked for the other one under the same id.
+            again = self.is_refused and envelope.method == methods.INITIALIZE
+            assert int(envelope.raw_id) == self.forwarded + (not again), "an id is used again"
+            self.forwarded += not again
+            self.is_refused = False
         for mark in self.marks_in(text):
             self._may_say(self.authors[mark], envelope, text)
         return envelope

@@ -51,6 +51,11 @@ def test_what_a_text_offers_does_not_depend_on_its_parts(words: list[str], data:
     assert found == set(find_offers(text, is_whole=True)[0])
 
 
+def test_a_port_that_is_not_offered_is_not_found_where_its_text_is_taken_up() -> None:
+    offers = Offers()
+    assert offers.receive(said("6006[::1]:6006[::1]:")) == offers.receive(said("")) == offers.end() == []
+
+
 def test_an_offer_ends_with_its_message_and_not_with_an_update_of_another_kind() -> None:
     offers = Offers()
     assert offers.receive(said("localhost:60")) == []

@@ -93,7 +93,7 @@ def _check_sizes(fields: Sequence[tuple[bytes, bytes]]) -> None:
 
 def _one_cookie(cookies: list[str]) -> str:
     """Return the value of one `Cookie` (RFC 9113, 8.2.3). Raises `HttpError`."""
-    cookie = "; ".join(cookies)
+    cookie = "; ".join(filter(None, cookies))
     if len(cookie) > LINE_SIZE:
         raise HttpError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, FIELD_TOO_LARGE)
     return cookie
