@@ -13,6 +13,7 @@ from acp_gateway.client.control import Listing, list_sessions
 from acp_gateway.client.dialing import dial
 from acp_gateway.config.limits import LimitsSection
 from acp_gateway.errors import UnknownSession
+from acp_gateway.nodes import asking
 from acp_gateway.transports.websocket.stream import Timing
 from tests.kit.doubles import Editor
 from tests.kit.machines import control, front_config, node_config, node_section, until_agents
@@ -105,8 +106,9 @@ async def fleet(
 @pytest.mark.slow
 @pytest.mark.parametrize("counts", [{"gpu1": 1000, "gpu2": 1000, "gpu3": 1000}, {"gpu1": 3000}])
 async def test_three_thousand_sessions_are_listed_and_joined_at_the_front(
-    tmp_path: Path, counts: dict[str, int]
+    tmp_path: Path, counts: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(asking, "LIST_TIMEOUT", 60)
     async with fleet(tmp_path, counts) as it:
         listing = await it.until_listed(3000)
         assert listing.more == 0

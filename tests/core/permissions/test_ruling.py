@@ -347,5 +347,5 @@ def test_no_rule_is_written_for_a_request_of_no_certain_session() -> None:
     ann.new_session("t")
     ask(scene, session="")
     choose(ann, {"subject": "`pytest …`", "for": "session"})
-    assert scene.agent.hears()["result"]["outcome"] == {"outcome": "selected", "optionId": "once"}
-    assert told(ann) == []
+    assert answer(scene) == {"outcome": "selected", "optionId": "once"}
+    assert (scene.written, told(ann)) == ([], [])
